@@ -1,0 +1,28 @@
+/* Collectives on device arrays: a communicator, a device and the host memory between them. */
+#ifndef OCC_PARALLEL_GROUP_H
+#define OCC_PARALLEL_GROUP_H
+
+#include "base/device.h"
+#include "parallel/comm.h"
+
+struct occ_group {
+	struct occ_comm *comm;   /* borrowed */
+	struct occ_device *dev;  /* borrowed */
+	void *staging, *scratch; /* owned host memory; staging only where the device is not host-visible */
+	size_t max_bytes;
+};
+
+/* max_bytes: the largest piece moved at once; longer arrays go in pieces of it. */
+void occ_group_init(struct occ_group *g, struct occ_comm *comm, struct occ_device *dev,
+		    size_t max_bytes);
+void occ_group_release(struct occ_group *g);
+
+/* Collective over g->comm; in place; no-ops for one rank. Wait. */
+void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type);
+void occ_group_max(struct occ_group *g, float *d_x, int64_t n);
+/* d_x (rows, C) of the device's type: rank t holds rows floor(t*rows/T) .. floor((t+1)*rows/T). */
+void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C);
+/* Pure: the first row of slice t of T. Slice t ends where slice t+1 begins. */
+int64_t occ_slice_row(int64_t rows, int t, int T);
+
+#endif

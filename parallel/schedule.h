@@ -1,0 +1,57 @@
+/* A training step as a list of instructions. Building is pure: any process can build any stage's list,
+ * both ends of a link build the same marks, and the simulator plays all lists with no transport. */
+#ifndef OCC_PARALLEL_SCHEDULE_H
+#define OCC_PARALLEL_SCHEDULE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+enum occ_op {
+	OCC_RECV_ACT, OCC_FORWARD, OCC_SEND_ACT, OCC_RECV_GRAD, OCC_BACKWARD, OCC_SEND_GRAD,
+	OCC_REDUCE_GRADS, OCC_REDUCE_EMBED, OCC_NOPS
+};
+extern const char *const occ_op_name[OCC_NOPS];
+
+enum { OCC_CRITICAL = 1u << 0 }; /* the transfer is on the critical path: it may be compressed */
+
+/* Which backward transfers are critical. Optimus-CC section 5 (the epilogue) is OCC_MARK_TAIL. */
+enum occ_mark { OCC_MARK_NONE, OCC_MARK_TAIL, OCC_MARK_ALL };
+
+struct occ_instr {
+	uint8_t op, flags;
+	int16_t peer; /* stage of the other end; -1 for none */
+	int32_t mb;   /* micro-batch; -1 for none */
+};
+
+struct occ_schedule {
+	int stage, nstages, nmicro;
+	int slots;            /* forward passes in flight at most: min(P - stage, M) */
+	int n, cap;
+	struct occ_instr *at; /* owned */
+};
+
+/* 1F1B, M >= 1 micro-batches on P >= 1 stages, M < P allowed. `s` is released by the caller. */
+void occ_schedule_1f1b(struct occ_schedule *s, int stage, int P, int M);
+/* Forward passes only (evaluation). */
+void occ_schedule_forward(struct occ_schedule *s, int stage, int P, int M);
+/* A pass over one list: sets or clears OCC_CRITICAL on SEND_GRAD and RECV_GRAD. */
+void occ_schedule_mark(struct occ_schedule *s, enum occ_mark rule);
+void occ_schedule_print(const struct occ_schedule *s, FILE *out);
+void occ_schedule_release(struct occ_schedule *s);
+
+/* The simulator: plays the P lists of a step. Times are in any one unit. */
+struct occ_cost { double forward, backward, send_act, send_grad, send_critical; };
+enum occ_send_mode {
+	OCC_SEND_POSTED,     /* posted, one wire per link and direction: a send waits for the previous */
+	OCC_SEND_RENDEZVOUS  /* blocking until received: shows why no blocking send exists */
+};
+struct occ_sim {
+	double total;         /* until the last stage's last instruction; < 0: deadlock */
+	double bubble;        /* 1 - busy / (P * total) */
+	int stuck_stage, stuck_at; /* first stage that cannot go on and its instruction, or -1 */
+	int max_slots[64];    /* [stage] largest number of forward passes in flight; P <= 64 */
+};
+void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
+		  enum occ_send_mode mode, struct occ_sim *out);
+
+#endif
