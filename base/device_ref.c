@@ -222,6 +222,5 @@ const struct occ_device_ops occ_device_ref = {
 	.sum_squares = ref_sum_squares,
 };
 
-/* Until they have tables of their own. */
+/* Until it has a table of its own. */
 extern const struct occ_device_ops occ_device_cpu __attribute__((alias("occ_device_ref")));
-extern const struct occ_device_ops occ_device_strict __attribute__((alias("occ_device_ref")));
