@@ -1,0 +1,64 @@
+/* Inside of the cpu device: its state, and the slots that stand in files of their own.
+ *
+ * Work is cut in pieces that depend on shapes only, never on the number of threads, and each piece
+ * is computed by one thread in one order: no result depends on how many threads there are. */
+#ifndef OCC_BASE_CPU_H
+#define OCC_BASE_CPU_H
+
+#include "base/device.h"
+#include "base/gemm.h"
+
+struct occ_cpu {
+	struct occ_gemm_lib *gemm;
+	float *scratch; /* grown only: nothing is allocated once every shape has been seen */
+	size_t room;
+};
+
+/* At least n floats, valid until the next call; of no particular value. */
+float *occ_cpu_scratch(struct occ_device *d, size_t n);
+
+/* Threads for a loop over `work` elements: a team is not worth starting for little. */
+static inline int cpu_team(const struct occ_device *d, int64_t work)
+{
+	return work < 16384 ? 1 : d->threads;
+}
+
+/* Dropout factors of n columns from `col` of a row, local indices; drop->p > 0. */
+void occ_cpu_drop(const struct occ_drop *drop, int64_t row, int64_t col, int64_t n, float *out);
+
+void occ_cpu_residual_norm_forward(struct occ_device *d, int64_t R, int64_t C, const void *d_x,
+				   const void *d_delta, const void *d_bias,
+				   const struct occ_drop *drop, const void *d_w, const void *d_b,
+				   void *d_xo, void *d_y, float *d_mean, float *d_rstd);
+void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
+				    const void *d_dres, const void *d_x, const void *d_w,
+				    const float *d_mean, const float *d_rstd,
+				    const struct occ_drop *drop, void *d_dx, void *d_ddelta,
+				    float *d_dw, float *d_db, float *d_dbias);
+void occ_cpu_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
+			   float *d_db);
+void occ_cpu_attention_forward(struct occ_device *d, const struct occ_attention *a,
+			       const void *d_qkv, void *d_out, float *d_lse);
+void occ_cpu_attention_backward(struct occ_device *d, const struct occ_attention *a,
+				const void *d_qkv, const void *d_out, const float *d_lse,
+				const void *d_dout, void *d_dqkv);
+void occ_cpu_embed_forward(struct occ_device *d, int64_t R, int64_t C, int64_t v0, int64_t V,
+			   const int32_t *d_tokens, const void *d_wte, void *d_out);
+void occ_cpu_embed_backward(struct occ_device *d, int64_t R, int64_t C, int64_t v0, int64_t V,
+			    const int32_t *d_tokens, const void *d_dout, float *d_dwte);
+void occ_cpu_position_forward(struct occ_device *d, int64_t R, int64_t C, int64_t T,
+			      const void *d_wpe, const struct occ_drop *drop, void *d_x);
+void occ_cpu_position_backward(struct occ_device *d, int64_t R, int64_t C, int64_t T,
+			       const struct occ_drop *drop, void *d_dx, float *d_dwpe);
+void occ_cpu_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+		      float *d_max);
+void occ_cpu_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+		      const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
+void occ_cpu_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+			 const int32_t *d_targets, const float *d_max, const float *d_sum,
+			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
+void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
+		   float *d_m, float *d_v, float *d_master, void *d_w);
+void occ_cpu_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *sum);
+
+#endif

@@ -1,0 +1,596 @@
+/* Devices agree: every slot of cpu and strict against ref, on random shapes and both types, within
+ * a stated error bound; cpu's results do not depend on its threads; strict catches what it must. */
+#include "base/device.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "tests/check.h"
+
+/* ---- One run of a slot: inputs drawn from a seed, outputs collected as doubles. ---- */
+
+enum { MAX_ARRAYS = 24 };
+
+struct array {
+	void *d_x;
+	int64_t n;
+	enum occ_type type;
+	int is_out;
+};
+
+struct run {
+	struct occ_device *d;
+	uint64_t key, drawn;
+	int big; /* 1: shapes that are worth a team of threads */
+	int n;
+	struct array at[MAX_ARRAYS];
+};
+
+/* Uniform in lo..hi. */
+static int64_t pick(struct run *r, int64_t lo, int64_t hi)
+{
+	return lo + (int64_t)(occ_rng_u64(r->key, r->drawn++) % (uint64_t)(hi - lo + 1));
+}
+
+static void *array(struct run *r, int64_t n, enum occ_type type, const void *host, int is_out)
+{
+	size_t bytes = (size_t)n * occ_type_size(type);
+	void *d_x = r->d->ops->alloc(r->d, bytes);
+	r->d->ops->put(r->d, d_x, host, bytes);
+	r->at[r->n++] = (struct array){d_x, n, type, is_out};
+	return d_x;
+}
+
+/* n normal numbers times scale plus shift, or NaN. */
+static void *draw(struct run *r, int64_t n, enum occ_type type, double scale, double shift,
+		  int is_out)
+{
+	float *x = occ_alloc((size_t)n, sizeof(*x));
+	for (int64_t i = 0; i < n; i++) {
+		double v = (double)occ_rng_normal(r->key, (uint32_t)r->drawn, (uint64_t)i);
+		x[i] = (float)(v * scale + shift);
+		if (type == OCC_BF16)
+			((uint16_t *)x)[i] = occ_f32_to_bf16(x[i]);
+	}
+	r->drawn++;
+	void *d_x = array(r, n, type, x, is_out);
+	occ_free(x);
+	return d_x;
+}
+
+static void *in(struct run *r, int64_t n)
+{
+	return draw(r, n, r->d->type, 1, 0, 0);
+}
+
+static float *in_f32(struct run *r, int64_t n, double scale, double shift)
+{
+	return draw(r, n, OCC_F32, scale, shift, 0);
+}
+
+/* An output that is wholly written, full of NaN before; one that is added to, or changed in place.
+ */
+static void *out(struct run *r, int64_t n, enum occ_type type)
+{
+	return draw(r, n, type, 0, NAN, 1);
+}
+
+static void *inout(struct run *r, int64_t n, enum occ_type type)
+{
+	return draw(r, n, type, 1, 0, 1);
+}
+
+static int32_t *ids(struct run *r, int64_t n, int64_t lo, int64_t hi)
+{
+	int32_t *x = occ_alloc((size_t)n, sizeof(*x));
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (int32_t)pick(r, lo, hi);
+	struct occ_device *d = r->d;
+	int32_t *d_x = d->ops->alloc(d, (size_t)n * sizeof(*x));
+	d->ops->put(d, d_x, x, (size_t)n * sizeof(*x));
+	r->at[r->n++] = (struct array){d_x, n, OCC_F32, 0};
+	occ_free(x);
+	return d_x;
+}
+
+static struct occ_drop dropout(struct run *r)
+{
+	struct occ_drop drop = {.p = pick(r, 0, 2) ? 0.0f : 0.3f, .key = r->key, .step = 3};
+	drop.site = (uint32_t)pick(r, 0, 40);
+	drop.row0 = pick(r, 0, 1) ? pick(r, 0, 1000) : 0x1fffffff0;
+	drop.col0 = pick(r, 0, 9);
+	return drop;
+}
+
+/* ---- The slots. ---- */
+
+#define OPS r->d->ops
+#define T_ r->d->type
+
+static void run_cast(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	enum occ_type from = pick(r, 0, 1) ? OCC_BF16 : OCC_F32;
+	enum occ_type to = pick(r, 0, 1) ? OCC_BF16 : OCC_F32;
+	void *x = draw(r, n, from, 1, 0, 0);
+	OPS->cast(r->d, n, from, x, to, out(r, n, to));
+}
+
+static void run_add(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	void *x = in(r, n);
+	OPS->add(r->d, n, x, inout(r, n, T_));
+}
+
+static void run_gelu_forward(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	void *x = draw(r, n, T_, pick(r, 0, 1) ? 1 : 8, 0, 0);
+	OPS->gelu_forward(r->d, n, x, out(r, n, T_));
+}
+
+static void run_gelu_backward(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	void *x = draw(r, n, T_, pick(r, 0, 1) ? 1 : 8, 0, 0);
+	void *dy = inout(r, n, T_), *dx = out(r, n, T_);
+	OPS->gelu_backward(r->d, n, x, dy, dx);
+	OPS->gelu_backward(r->d, n, x, dy, dy);
+}
+
+static void run_gemm(struct run *r)
+{
+	int64_t most = r->big ? 150 : 40, gap = pick(r, 0, 1) ? pick(r, 0, 20) : 0;
+	struct occ_gemm g = {.ta = (int)pick(r, 0, 1), .tb = (int)pick(r, 0, 1)};
+	g.m = pick(r, 1, most);
+	g.n = pick(r, 1, most);
+	g.k = pick(r, 1, most);
+	g.lda = (g.ta ? g.m : g.k) + gap;
+	g.ldb = (g.tb ? g.k : g.n) + gap;
+	g.ldc = g.n + gap;
+	g.c_type = T_ == OCC_BF16 && pick(r, 0, 1) ? OCC_BF16 : OCC_F32;
+	g.beta = (float)pick(r, 0, 1);
+	g.bias = g.beta == 0 && pick(r, 0, 1);
+	void *a = in(r, (g.ta ? g.k : g.m) * g.lda), *b = in(r, (g.tb ? g.n : g.k) * g.ldb);
+	void *bias = g.bias ? in(r, g.n) : NULL;
+	void *c = g.beta != 0 || gap ? inout(r, g.m * g.ldc, g.c_type)
+				     : out(r, g.m * g.ldc, g.c_type);
+	OPS->gemm(r->d, &g, a, b, bias, c);
+}
+
+static void run_bias_backward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 40), C = pick(r, 1, r->big ? 300 : 40);
+	void *dy = in(r, R * C);
+	OPS->bias_backward(r->d, R, C, dy, inout(r, C, OCC_F32));
+}
+
+static void run_residual_norm_forward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 400 : 40);
+	int delta = (int)pick(r, 0, 3), norm = (int)pick(r, 0, 3), inplace = (int)pick(r, 0, 1);
+	struct occ_drop drop = dropout(r);
+	void *x = delta && inplace ? inout(r, R * C, T_) : in(r, R * C);
+	void *d_delta = delta ? in(r, R * C) : NULL, *bias = delta > 1 ? in(r, C) : NULL;
+	void *xo = !delta ? NULL : inplace ? x : out(r, R * C, T_);
+	void *w = norm ? in(r, C) : NULL, *b = norm ? in(r, C) : NULL;
+	void *y = norm ? out(r, R * C, T_) : NULL;
+	float *mean = norm ? out(r, R, OCC_F32) : NULL, *rstd = norm ? out(r, R, OCC_F32) : NULL;
+	OPS->residual_norm_forward(r->d, R, C, x, d_delta, bias, &drop, w, b, xo, y, mean, rstd);
+}
+
+static void run_residual_norm_backward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 2, r->big ? 400 : 40);
+	int norm = (int)pick(r, 0, 3), res = (int)pick(r, 0, 2), delta = (int)pick(r, 0, 2);
+	struct occ_drop drop = dropout(r);
+	void *dy = norm ? in(r, R * C) : NULL, *x = norm ? in(r, R * C) : NULL;
+	void *w = norm ? in(r, C) : NULL;
+	float *mean = in_f32(r, R, 0.1, 0), *rstd = in_f32(r, R, 0.1, 1);
+	void *dres = res == 2 ? inout(r, R * C, T_) : res ? in(r, R * C) : NULL;
+	void *dx = res == 2 ? dres : out(r, R * C, T_);
+	void *ddelta = delta == 2 && drop.p == 0 ? dx : delta ? out(r, R * C, T_) : NULL;
+	float *dw = inout(r, C, OCC_F32), *db = inout(r, C, OCC_F32);
+	float *dbias = ddelta && pick(r, 0, 1) ? inout(r, C, OCC_F32) : NULL;
+	OPS->residual_norm_backward(r->d, R, C, dy, dres, x, w, mean, rstd, &drop, dx, ddelta, dw,
+				    db, dbias);
+}
+
+static struct occ_attention attention(struct run *r)
+{
+	static const int64_t sizes[] = {1, 8, 16, 20, 32, 40, 64, 80};
+	struct occ_attention a = {.B = pick(r, 1, 2), .T = pick(r, 1, r->big ? 200 : 20)};
+	a.H = pick(r, 1, r->big ? 4 : 2);
+	a.D = sizes[pick(r, 0, 7)];
+	a.drop = dropout(r);
+	return a;
+}
+
+static void run_attention_forward(struct run *r)
+{
+	struct occ_attention a = attention(r);
+	int64_t n = a.B * a.T * a.H * a.D;
+	void *qkv = in(r, 3 * n), *o = out(r, n, T_);
+	OPS->attention_forward(r->d, &a, qkv, o, out(r, a.B * a.H * a.T, OCC_F32));
+}
+
+static void run_attention_backward(struct run *r)
+{
+	struct occ_attention a = attention(r);
+	int64_t n = a.B * a.T * a.H * a.D;
+	void *qkv = in(r, 3 * n), *o = in(r, n), *dout = in(r, n);
+	/* like the lse of such scores, so that probabilities are of the order of 1/T */
+	float *lse = in_f32(r, a.B * a.H * a.T, 0.1, log((double)a.T) + 1);
+	OPS->attention_backward(r->d, &a, qkv, o, lse, dout, out(r, 3 * n, T_));
+}
+
+static void run_embed_forward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 200 : 40);
+	int64_t V = pick(r, 1, 50), v0 = pick(r, 0, 50);
+	int32_t *tokens = ids(r, R, v0 - 5, v0 + V + 5);
+	void *wte = in(r, V * C);
+	OPS->embed_forward(r->d, R, C, v0, V, tokens, wte, out(r, R * C, T_));
+}
+
+static void run_embed_backward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 200 : 40);
+	int64_t V = pick(r, 1, 50), v0 = pick(r, 0, 50);
+	int32_t *tokens = ids(r, R, v0 - 5, v0 + V + 5);
+	void *dout = in(r, R * C);
+	OPS->embed_backward(r->d, R, C, v0, V, tokens, dout, inout(r, V * C, OCC_F32));
+}
+
+static void run_position_forward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 400 : 40);
+	int64_t T = pick(r, 1, R + 3);
+	struct occ_drop drop = dropout(r);
+	void *wpe = in(r, T * C);
+	OPS->position_forward(r->d, R, C, T, wpe, &drop, inout(r, R * C, T_));
+}
+
+static void run_position_backward(struct run *r)
+{
+	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 400 : 40);
+	int64_t T = pick(r, 1, R + 3);
+	struct occ_drop drop = dropout(r);
+	void *dx = inout(r, R * C, T_);
+	OPS->position_backward(r->d, R, C, T, &drop, dx, inout(r, T * C, OCC_F32));
+}
+
+/* A shard with padding behind `valid`, perhaps nothing but padding. */
+static struct occ_xent xent(struct run *r)
+{
+	struct occ_xent x = {.rows = pick(r, 1, r->big ? 40 : 10), .v0 = pick(r, 0, 100)};
+	x.V = pick(r, 1, r->big ? 3000 : 40);
+	x.ld = x.V + pick(r, 0, 1) * pick(r, 0, 20);
+	x.valid = x.v0 + (pick(r, 0, 5) ? pick(r, 1, x.V + 40) : -pick(r, 0, x.v0));
+	return x;
+}
+
+static int32_t *targets(struct run *r, const struct occ_xent *x)
+{
+	return ids(r, x->rows, -2, x->valid > 0 ? x->valid - 1 : 0);
+}
+
+static void run_xent_max(struct run *r)
+{
+	struct occ_xent x = xent(r);
+	float *logits = in_f32(r, x.rows * x.ld, 3, 0);
+	OPS->xent_max(r->d, &x, logits, out(r, x.rows, OCC_F32));
+}
+
+static void run_xent_sum(struct run *r)
+{
+	struct occ_xent x = xent(r);
+	float *logits = in_f32(r, x.rows * x.ld, 3, 0), *max = in_f32(r, x.rows, 1, 8);
+	int32_t *t = targets(r, &x);
+	float *sum = out(r, x.rows, OCC_F32), *hit = out(r, x.rows, OCC_F32);
+	OPS->xent_sum(r->d, &x, logits, t, max, sum, hit);
+}
+
+static void run_xent_finish(struct run *r)
+{
+	struct occ_xent x = xent(r);
+	float *logits = in_f32(r, x.rows * x.ld, 3, 0), *max = in_f32(r, x.rows, 1, 8);
+	int32_t *t = targets(r, &x);
+	float *sum = in_f32(r, x.rows, 0.1, 2), *hit = in_f32(r, x.rows, 1, -5);
+	float *loss = out(r, x.rows, OCC_F32);
+	void *dlogits = pick(r, 0, 3) ? inout(r, x.rows * x.ld, T_) : NULL;
+	OPS->xent_finish(r->d, &x, logits, t, max, sum, hit, 0.37f, loss, dlogits);
+}
+
+static void run_adamw(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	struct occ_adamw a = {0.1f, 0.9f, 0.95f, 1e-8f, pick(r, 0, 1) ? 0.1f : 0,
+			      0.5f, 0.1f, 0.05f};
+	float *g = in_f32(r, n, 1, 0), *m = inout(r, n, OCC_F32);
+	float *v = draw(r, n, OCC_F32, 0.05, 1, 1);
+	float *master = T_ == OCC_BF16 || pick(r, 0, 1) ? inout(r, n, OCC_F32) : NULL;
+	OPS->adamw(r->d, &a, n, g, m, v, master, master ? out(r, n, T_) : inout(r, n, T_));
+}
+
+static void run_sum_squares(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 2000);
+	float *x = in_f32(r, n, 1, 0);
+	double sum = NAN;
+	OPS->sum_squares(r->d, n, x, &sum);
+	/* the second part shows what fp32 cannot */
+	float part[2] = {(float)sum, (float)((sum - (double)(float)sum) * 1e7)};
+	array(r, 2, OCC_F32, part, 1);
+}
+
+/* Largest |x - ref| / (|ref| + rms of ref) over an output: of fp32 outputs, and of outputs in bf16
+ * (whose last bit is 2^-8). 0: equal bits. `by_threads`: the library may sum in another order. */
+static const struct slot {
+	const char *name;
+	void (*run)(struct run *r);
+	double f32, bf16;
+	int by_threads;
+} slots[] = {
+	{"cast", run_cast, 0, 0, 0},
+	{"add", run_add, 0, 0, 0},
+	{"gelu_forward", run_gelu_forward, 3e-7, 0x1p-8, 0},
+	{"gelu_backward", run_gelu_backward, 5e-7, 0x1p-8, 0},
+	{"gemm", run_gemm, 2e-6, 0x1p-8, 1},
+	{"bias_backward", run_bias_backward, 1e-6, 0, 0},
+	{"residual_norm_forward", run_residual_norm_forward, 4e-6, 0x1p-8, 0},
+	{"residual_norm_backward", run_residual_norm_backward, 4e-6, 0x1p-8, 0},
+	{"attention_forward", run_attention_forward, 3e-6, 0x1p-8, 0},
+	{"attention_backward", run_attention_backward, 5e-6, 0x1p-8, 0},
+	{"embed_forward", run_embed_forward, 0, 0, 0},
+	{"embed_backward", run_embed_backward, 0, 0, 0},
+	{"position_forward", run_position_forward, 2e-7, 0x1p-8, 0},
+	{"position_backward", run_position_backward, 2e-7, 0x1p-8, 0},
+	{"xent_max", run_xent_max, 0, 0, 0},
+	{"xent_sum", run_xent_sum, 5e-7, 0, 0},
+	{"xent_finish", run_xent_finish, 5e-7, 0x1p-8, 0},
+	{"adamw", run_adamw, 1e-6, 0x1p-8, 0},
+	{"sum_squares", run_sum_squares, 1e-6, 0, 0},
+};
+
+enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
+
+/* ---- Comparing. ---- */
+
+struct result {
+	int n;
+	int64_t len[MAX_ARRAYS];
+	enum occ_type type[MAX_ARRAYS];
+	void *x[MAX_ARRAYS];
+};
+
+static struct result run_slot(const struct slot *s, const char *device, enum occ_type type,
+			      int threads, int round)
+{
+	struct occ_err e = {0};
+	struct run r = {.d = occ_device_open(device, type, threads, &e), .big = round % 4 == 3};
+	struct result res = {0};
+	CHECK(r.d, "%s: %s", device, e.text);
+	r.key = occ_rng_u64((uint64_t)(s - slots), (uint64_t)round);
+	s->run(&r);
+	for (int i = 0; i < r.n; i++) {
+		struct array *a = &r.at[i];
+		size_t bytes = (size_t)a->n * occ_type_size(a->type);
+		if (a->is_out) {
+			res.len[res.n] = a->n;
+			res.type[res.n] = a->type;
+			res.x[res.n] = occ_alloc(bytes, 1);
+			r.d->ops->get(r.d, res.x[res.n++], a->d_x, bytes);
+		}
+		r.d->ops->free(r.d, a->d_x);
+	}
+	occ_device_close(r.d);
+	return res;
+}
+
+static void result_free(struct result *res)
+{
+	for (int i = 0; i < res->n; i++)
+		occ_free(res->x[i]);
+}
+
+static double value(const struct result *res, int k, int64_t i)
+{
+	if (res->type[k] == OCC_BF16)
+		return (double)occ_bf16_to_f32(((const uint16_t *)res->x[k])[i]);
+	return (double)((const float *)res->x[k])[i];
+}
+
+/* The measure of the table above, of output k; infinity where one is not finite and the other is.
+ */
+static double distance(const struct result *a, const struct result *ref, int k)
+{
+	double squares = 0, worst = 0;
+	for (int64_t i = 0; i < ref->len[k]; i++)
+		squares += value(ref, k, i) * value(ref, k, i);
+	double rms = isfinite(squares) ? sqrt(squares / (double)ref->len[k]) : 0;
+	for (int64_t i = 0; i < ref->len[k]; i++) {
+		double x = value(a, k, i), y = value(ref, k, i);
+		if (x == y)
+			continue;
+		double e = fabs(x - y) / (fabs(y) + rms);
+		if (!(e <= worst))
+			worst = isnan(e) ? INFINITY : e;
+	}
+	return worst;
+}
+
+static void compare(const struct slot *s, const struct result *a, const struct result *ref,
+		    const char *device, enum occ_type type, int round)
+{
+	CHECK(a->n == ref->n, "%s: outputs", s->name);
+	for (int k = 0; k < ref->n; k++) {
+		double bound = ref->type[k] == OCC_BF16 ? s->bf16 : s->f32;
+		/* fp32 sums of what was rounded to bf16 on the way feel a few flipped last bits */
+		if (type == OCC_BF16 && ref->type[k] == OCC_F32 && s->bf16 > 0)
+			bound += 0x1p-11;
+		double e = distance(a, ref, k);
+		CHECK(e <= bound, "%s of %s, %s, round %d, output %d: %.3g > %.3g", s->name, device,
+		      type == OCC_BF16 ? "bf16" : "fp32", round, k, e, bound);
+	}
+}
+
+static int same_bits(const struct result *a, const struct result *b)
+{
+	for (int k = 0; k < a->n; k++)
+		if (memcmp(a->x[k], b->x[k], (size_t)a->len[k] * occ_type_size(a->type[k])))
+			return 0;
+	return 1;
+}
+
+static void slot_round(const struct slot *s, enum occ_type type, int round)
+{
+	struct result ref = run_slot(s, "ref", type, 1, round);
+	struct result strict = run_slot(s, "strict", type, 1, round);
+	struct result one = run_slot(s, "cpu", type, 1, round);
+	CHECK(same_bits(&strict, &ref), "%s: strict is not ref, round %d", s->name, round);
+	compare(s, &one, &ref, "cpu", type, round);
+	for (int threads = 2; threads <= 3 && round % 2; threads++) {
+		struct result many = run_slot(s, "cpu", type, threads, round);
+		CHECK(s->by_threads || same_bits(&many, &one), "%s: %d threads, round %d", s->name,
+		      threads, round);
+		compare(s, &many, &ref, "cpu, many threads", type, round);
+		result_free(&many);
+	}
+	result_free(&ref);
+	result_free(&strict);
+	result_free(&one);
+}
+
+/* ---- What strict must catch: each crime ends its process. ---- */
+
+struct scene {
+	struct occ_device *d;
+	float *x, *y; /* 4 floats each */
+	float host[4];
+};
+
+static void host_reads(struct scene *s)
+{
+	*(volatile float *)s->host = *(volatile float *)s->x;
+}
+
+static void host_pointer(struct scene *s)
+{
+	s->d->ops->add(s->d, 4, s->host, s->y);
+}
+
+static void past_the_end(struct scene *s)
+{
+	s->d->ops->add(s->d, 4, s->x + 1, s->y);
+}
+
+static void freed(struct scene *s)
+{
+	s->d->ops->free(s->d, s->x);
+	s->d->ops->add(s->d, 4, s->x, s->y);
+}
+
+static void unwritten_ids(struct scene *s)
+{
+	s->d->ops->embed_forward(s->d, 4, 1, 0, 4, (int32_t *)(void *)s->x, s->y, s->y);
+}
+
+static void blameless(struct scene *s)
+{
+	s->d->ops->add(s->d, 2, s->x + 2, s->y + 2);
+}
+
+static const struct crime {
+	const char *name;
+	void (*commit)(struct scene *s);
+	int status; /* exit code, or 128 + signal */
+} crimes[] = {
+	{"host reads", host_reads, 128 + SIGSEGV},   {"host pointer", host_pointer, OCC_E_BUG},
+	{"past the end", past_the_end, OCC_E_BUG},   {"freed", freed, OCC_E_BUG},
+	{"unwritten ids", unwritten_ids, OCC_E_BUG}, {"blameless", blameless, 0},
+};
+
+static void convict(const struct crime *c)
+{
+	pid_t child = fork();
+	if (!child) {
+		struct occ_err e = {0};
+		struct scene s = {.d = occ_device_open("strict", OCC_F32, 1, &e)};
+		signal(SIGSEGV, SIG_DFL); /* a sanitizer would exit with a code of its own */
+		close(STDERR_FILENO);
+		s.x = s.d->ops->alloc(s.d, sizeof(s.host));
+		s.y = s.d->ops->alloc(s.d, sizeof(s.host));
+		c->commit(&s);
+		_exit(0);
+	}
+	int status = 0;
+	waitpid(child, &status, 0);
+	int got = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	CHECK(got == c->status, "%s: %d, not %d", c->name, got, c->status);
+}
+
+/* ---- The rest of the contract. ---- */
+
+static void openings(void)
+{
+	static const struct {
+		const char *name;
+		int code;
+	} rows[] = {{"cpu", 0}, {"ref", 0}, {"strict", 0}, {"auto", 0}, {"gpu", 2}, {"", 2}};
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct occ_err e = {0};
+		struct occ_device *d = occ_device_open(rows[i].name, OCC_F32, 2, &e);
+		CHECK(e.code == rows[i].code && !d == !!e.code, "%s: %d", rows[i].name, e.code);
+		occ_device_close(d);
+	}
+	struct occ_device_ops broken = occ_device_cpu;
+	CHECK(!occ_device_missing(&broken), "cpu is complete");
+	broken.adamw = NULL;
+	CHECK(!strcmp(occ_device_missing(&broken), "adamw"), "the missing slot is named");
+}
+
+/* No block stays behind, and a slot allocates only on the first call of a shape. */
+static void allocations(void)
+{
+	struct occ_err e = {0};
+	int64_t before = occ_mem_live();
+	struct occ_device *d = occ_device_open("cpu", OCC_BF16, 2, &e);
+	struct occ_attention a = {.B = 2, .T = 70, .H = 2, .D = 40};
+	struct occ_gemm g = {0, 1, 64, 32, 48, 48, 48, 32, OCC_BF16, 0, 0};
+	void *x = d->ops->alloc(d, 1 << 18), *y = d->ops->alloc(d, 1 << 18);
+	float *f = d->ops->alloc(d, 1 << 18);
+	int64_t calls = 0;
+	for (int pass = 0; pass < 2; pass++) {
+		calls = occ_mem_calls();
+		d->ops->gemm(d, &g, x, y, NULL, f);
+		d->ops->attention_forward(d, &a, x, y, f);
+		d->ops->bias_backward(d, 64, 64, x, f);
+	}
+	CHECK(occ_mem_calls() == calls, "a second pass allocates");
+	d->ops->free(d, x);
+	d->ops->free(d, y);
+	d->ops->free(d, f);
+	occ_device_close(d);
+	CHECK(occ_mem_live() == before, "%lld bytes left", (long long)(occ_mem_live() - before));
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : 24;
+	for (size_t i = 0; i < sizeof(crimes) / sizeof(crimes[0]); i++)
+		convict(&crimes[i]);
+	for (int i = 0; i < NSLOTS; i++)
+		for (int round = 0; round < rounds; round++) {
+			slot_round(&slots[i], OCC_F32, round);
+			slot_round(&slots[i], OCC_BF16, round);
+		}
+	openings();
+	allocations();
+	return check_done();
+}
