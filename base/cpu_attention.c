@@ -62,7 +62,8 @@ static void raise_max(const struct room *w, int64_t rows, int64_t ahead)
 		vf top = vset(w->max[i]);
 		w->fix[i] = w->max[i];
 		for (int64_t j = 0; j < n; j += VW)
-			top = vmax(top, vget_or(OCC_F32, w->s, i * BLOCK + j, n - j, -INFINITY));
+			top = vmax(top,
+				   vkeep(vload(OCC_F32, w->s, i * BLOCK + j), n - j, -INFINITY));
 		w->max[i] = vtop(top);
 	}
 	for (int64_t i = 0; i < rows; i += VW) {
@@ -80,7 +81,7 @@ static void exponentiate(const struct room *w, int64_t rows, int64_t ahead)
 		int64_t n = seen(ahead, i), width = seen(ahead, i | (MR - 1));
 		vf sum = vset(0);
 		for (int64_t j = 0; j < width; j += VW) {
-			vf x = vget_or(OCC_F32, w->s, i * BLOCK + j, n - j, -INFINITY);
+			vf x = vkeep(vload(OCC_F32, w->s, i * BLOCK + j), n - j, -INFINITY);
 			vf p = vexp(x - w->max[i]);
 			sum += p;
 			vstore(OCC_F32, w->s, i * BLOCK + j, p);
@@ -94,8 +95,9 @@ static void drop_row(const struct head *s, const struct room *w, int64_t q, int6
 {
 	occ_cpu_drop(&s->a->drop, s->b * s->a->T + q, s->h * s->a->T + k0, n, w->mask);
 	for (int64_t j = 0; j < n; j += VW)
-		vput(OCC_F32, w->s, i * BLOCK + j, n - j,
-		     vget(OCC_F32, w->s, i * BLOCK + j, n - j) * vget(OCC_F32, w->mask, j, n - j));
+		vstore(OCC_F32, w->s, i * BLOCK + j,
+		       vload(OCC_F32, w->s, i * BLOCK + j) *
+			       vkeep(vload(OCC_F32, w->mask, j), n - j, 0));
 }
 
 /* o = o * fix + p * v */

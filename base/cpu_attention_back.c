@@ -83,10 +83,10 @@ static void softmax_back(const struct room *w, int64_t i, int64_t n, int64_t wid
 {
 	for (int64_t j = 0; j < width; j += VW) {
 		int64_t at = i * BLOCK + j;
-		vf p = vexp(vget_or(OCC_F32, w->p, at, n - j, -INFINITY) - lse);
-		vf dp = vget(OCC_F32, w->ds, at, n - j), kept = p;
+		vf p = vexp(vkeep(vload(OCC_F32, w->p, at), n - j, -INFINITY) - lse);
+		vf dp = vkeep(vload(OCC_F32, w->ds, at), n - j, 0), kept = p;
 		if (mask) {
-			vf m = vget(OCC_F32, mask, j, n - j);
+			vf m = vkeep(vload(OCC_F32, mask, j), n - j, 0);
 			dp *= m;
 			kept *= m;
 		}

@@ -6,6 +6,9 @@
 #define OCC_BASE_VMATH_H
 
 #include <math.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 #include "base/type.h"
 
@@ -38,20 +41,44 @@ INLINE vf vset(float x)
 	return x - (vf){0};
 }
 
-INLINE vf vmax(vf a, vf b) /* a > b ? a : b, so b where one is NaN */
+/* a where the mask is all ones, b where it is 0. */
+INLINE vf vselect(vi mask, vf a, vf b)
 {
-	vf r;
-	for (int i = 0; i < VW; i++)
-		r[i] = a[i] > b[i] ? a[i] : b[i];
-	return r;
+	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
 }
 
-INLINE vf vmin(vf a, vf b) /* a < b ? a : b, so b where one is NaN */
+/* vmax: a > b ? a : b, vmin: a < b ? a : b; so b where one is NaN. Written lane by lane the
+ * compiler now and then takes them apart for good, hence the three names of x86. */
+#if defined(__AVX512F__)
+#define X86(f) _mm512_##f##_ps
+#elif defined(__AVX__)
+#define X86(f) _mm256_##f##_ps
+#endif
+
+#ifdef X86
+INLINE vf vmax(vf a, vf b)
 {
-	vf r;
-	for (int i = 0; i < VW; i++)
-		r[i] = a[i] < b[i] ? a[i] : b[i];
-	return r;
+	return (vf)X86(max)(a, b);
+}
+
+INLINE vf vmin(vf a, vf b)
+{
+	return (vf)X86(min)(a, b);
+}
+
+INLINE vf vsqrt(vf a)
+{
+	return (vf)X86(sqrt)(a);
+}
+#else
+INLINE vf vmax(vf a, vf b)
+{
+	return vselect(a > b, a, b);
+}
+
+INLINE vf vmin(vf a, vf b)
+{
+	return vselect(a < b, a, b);
 }
 
 INLINE vf vsqrt(vf a)
@@ -61,6 +88,8 @@ INLINE vf vsqrt(vf a)
 		r[i] = sqrtf(a[i]);
 	return r;
 }
+#endif
+#undef X86
 
 /* The number of each lane. */
 INLINE vi vlanes(void)
@@ -84,6 +113,14 @@ INLINE vf vswap(vf a, int d)
 INLINE vf vweave(vf a, vf b, int d)
 {
 	return __builtin_shuffle(a, b, vlanes() + (vlanes() & d) / d * VW);
+}
+
+/* The first n lanes of a (n may be anything), `fill` in the others. */
+INLINE vf vkeep(vf a, int64_t n, float fill)
+{
+	if (n >= VW)
+		return a;
+	return vselect(vlanes() < (int32_t)n, a, vset(fill));
 }
 
 INLINE float vsum(vf a)
@@ -115,10 +152,8 @@ INLINE vf vfrom_bf16(vh h)
 
 INLINE vh vto_bf16(vf f)
 {
-	vu u = (vu)f, rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u, r;
-	for (int i = 0; i < VW; i++)
-		r[i] = f[i] != f[i] ? quiet[i] : rounded[i];
-	return __builtin_convertvector(r >> 16, vh);
+	vu u = (vu)f, rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
+	return __builtin_convertvector((vu)vselect(f != f, (vf)quiet, (vf)rounded) >> 16, vh);
 }
 
 /* Elements i .. i+VW-1 of an array of type t. */
