@@ -17,22 +17,35 @@ void occ_cpu_pack_rows(const struct head *s, const void *x, int64_t at, int64_t 
 	BY_TYPE(s->type, pack, s, x, at, ld, n, scale, out);
 }
 
-/* VW x VW elements turned in registers: in step d, lanes that differ in bit d change places. */
+/* Rows i and i + d exchange the lanes in which they belong to each other. */
+#define EXCHANGE(v, i, d)                                                                          \
+	do {                                                                                       \
+		vf a = (v)[i], b = (v)[(i) + (d)];                                                 \
+		(v)[i] = VWEAVE(a, VSWAP(b, d), d);                                                \
+		(v)[(i) + (d)] = VWEAVE(VSWAP(a, d), b, d);                                        \
+	} while (0)
+
+/* VW x VW elements transposed in registers: step d exchanges what differs in bit d. */
 INLINE void turn(const float *x, int64_t ldx, float *out, int64_t ldo)
 {
 	vf v[VW];
 #pragma GCC unroll 16
 	for (int i = 0; i < VW; i++)
 		v[i] = vload(OCC_F32, x, i * ldx);
-#pragma GCC unroll 4
-	for (int d = 1; d < VW; d *= 2)
 #pragma GCC unroll 16
-		for (int i = 0; i < VW; i++)
-			if (!(i & d)) {
-				vf a = v[i], b = v[i + d];
-				v[i] = vweave(a, vswap(b, d), d);
-				v[i + d] = vweave(vswap(a, d), b, d);
-			}
+	for (int i = 0; i < VW; i += 2)
+		EXCHANGE(v, i, 1);
+#pragma GCC unroll 16
+	for (int i = 0; i < VW; i++)
+		if (!(i & 2))
+			EXCHANGE(v, i, 2);
+#pragma GCC unroll 16
+	for (int i = 0; i < VW && VW > 4; i++)
+		if (!(i & 4))
+			EXCHANGE(v, i, 4);
+#pragma GCC unroll 16
+	for (int i = 0; i < VW / 2 && VW > 8; i++)
+		EXCHANGE(v, i, 8);
 #pragma GCC unroll 16
 	for (int i = 0; i < VW; i++)
 		vstore(OCC_F32, out, i * ldo, v[i]);

@@ -83,36 +83,34 @@ INLINE vf vmin(vf a, vf b)
 
 INLINE vf vsqrt(vf a)
 {
-	vf r;
 	for (int i = 0; i < VW; i++)
-		r[i] = sqrtf(a[i]);
-	return r;
+		a[i] = sqrtf(a[i]);
+	return a;
 }
 #endif
 #undef X86
 
-/* The number of each lane. */
+/* EACH(f, d): f(lane, d) for each lane. VSWAP: a with lane i and lane i ^ d exchanged. VWEAVE:
+ * lanes of a where bit d of the lane's number is 0, else of b. d is a literal power of two below
+ * VW. */
+#if defined(__AVX512F__)
+#define EACH(f, d)                                                                                 \
+	f(0, d), f(1, d), f(2, d), f(3, d), f(4, d), f(5, d), f(6, d), f(7, d), f(8, d), f(9, d),  \
+		f(10, d), f(11, d), f(12, d), f(13, d), f(14, d), f(15, d)
+#elif defined(__AVX__)
+#define EACH(f, d) f(0, d), f(1, d), f(2, d), f(3, d), f(4, d), f(5, d), f(6, d), f(7, d)
+#else
+#define EACH(f, d) f(0, d), f(1, d), f(2, d), f(3, d)
+#endif
+#define LANE(i, d) (i)
+#define OTHER(i, d) (((i) ^ (d)) & (VW - 1))
+#define EITHER(i, d) ((i) & (d) ? (i) + VW : (i))
+#define VSWAP(a, d) __builtin_shufflevector(a, a, EACH(OTHER, d))
+#define VWEAVE(a, b, d) __builtin_shufflevector(a, b, EACH(EITHER, d))
+
 INLINE vi vlanes(void)
 {
-#if defined(__AVX512F__)
-	return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#elif defined(__AVX__)
-	return (vi){0, 1, 2, 3, 4, 5, 6, 7};
-#else
-	return (vi){0, 1, 2, 3};
-#endif
-}
-
-/* a with lane i and lane i ^ d exchanged, d a power of two below VW. */
-INLINE vf vswap(vf a, int d)
-{
-	return __builtin_shuffle(a, vlanes() ^ d);
-}
-
-/* Lanes of a where bit d of the lane's number is 0, else of b. */
-INLINE vf vweave(vf a, vf b, int d)
-{
-	return __builtin_shuffle(a, b, vlanes() + (vlanes() & d) / d * VW);
+	return (vi){EACH(LANE, 0)};
 }
 
 /* The first n lanes of a (n may be anything), `fill` in the others. */
@@ -126,22 +124,22 @@ INLINE vf vkeep(vf a, int64_t n, float fill)
 INLINE float vsum(vf a)
 {
 	if (VW > 8)
-		a += vswap(a, VW / 2);
+		a += VSWAP(a, 8);
 	if (VW > 4)
-		a += vswap(a, 4);
-	a += vswap(a, 2);
-	a += vswap(a, 1);
+		a += VSWAP(a, 4);
+	a += VSWAP(a, 2);
+	a += VSWAP(a, 1);
 	return a[0];
 }
 
 INLINE float vtop(vf a)
 {
 	if (VW > 8)
-		a = vmax(a, vswap(a, VW / 2));
+		a = vmax(a, VSWAP(a, 8));
 	if (VW > 4)
-		a = vmax(a, vswap(a, 4));
-	a = vmax(a, vswap(a, 2));
-	a = vmax(a, vswap(a, 1));
+		a = vmax(a, VSWAP(a, 4));
+	a = vmax(a, VSWAP(a, 2));
+	a = vmax(a, VSWAP(a, 1));
 	return a[0];
 }
 

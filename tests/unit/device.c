@@ -330,7 +330,8 @@ static void run_sum_squares(struct run *r)
 }
 
 /* Largest |x - ref| / (|ref| + rms of ref) over an output: of fp32 outputs, and of outputs in bf16
- * (whose last bit is 2^-8). 0: equal bits. `by_threads`: the library may sum in another order. */
+ * (whose last bit is up to 2^-7). 0: equal bits. `by_threads`: the library may sum in another
+ * order. */
 static const struct slot {
 	const char *name;
 	void (*run)(struct run *r);
@@ -339,28 +340,34 @@ static const struct slot {
 } slots[] = {
 	{"cast", run_cast, 0, 0, 0},
 	{"add", run_add, 0, 0, 0},
-	{"gelu_forward", run_gelu_forward, 3e-7, 0x1p-8, 0},
-	{"gelu_backward", run_gelu_backward, 5e-7, 0x1p-8, 0},
-	{"gemm", run_gemm, 2e-6, 0x1p-8, 1},
+	{"gelu_forward", run_gelu_forward, 3e-7, 0x1p-7, 0},
+	{"gelu_backward", run_gelu_backward, 5e-7, 0x1p-7, 0},
+	{"gemm", run_gemm, 2e-6, 0x1p-7, 1},
 	{"bias_backward", run_bias_backward, 1e-6, 0, 0},
-	{"residual_norm_forward", run_residual_norm_forward, 4e-6, 0x1p-8, 0},
-	{"residual_norm_backward", run_residual_norm_backward, 4e-6, 0x1p-8, 0},
-	{"attention_forward", run_attention_forward, 3e-6, 0x1p-8, 0},
-	{"attention_backward", run_attention_backward, 5e-6, 0x1p-8, 0},
+	{"residual_norm_forward", run_residual_norm_forward, 4e-6, 0x1p-7, 0},
+	{"residual_norm_backward", run_residual_norm_backward, 4e-6, 0x1p-7, 0},
+	{"attention_forward", run_attention_forward, 3e-6, 0x1p-7, 0},
+	{"attention_backward", run_attention_backward, 5e-6, 0x1p-7, 0},
 	{"embed_forward", run_embed_forward, 0, 0, 0},
 	{"embed_backward", run_embed_backward, 0, 0, 0},
-	{"position_forward", run_position_forward, 2e-7, 0x1p-8, 0},
-	{"position_backward", run_position_backward, 2e-7, 0x1p-8, 0},
+	{"position_forward", run_position_forward, 2e-7, 0x1p-7, 0},
+	{"position_backward", run_position_backward, 2e-7, 0x1p-7, 0},
 	{"xent_max", run_xent_max, 0, 0, 0},
 	{"xent_sum", run_xent_sum, 5e-7, 0, 0},
-	{"xent_finish", run_xent_finish, 5e-7, 0x1p-8, 0},
-	{"adamw", run_adamw, 1e-6, 0x1p-8, 0},
+	{"xent_finish", run_xent_finish, 5e-7, 0x1p-7, 0},
+	{"adamw", run_adamw, 1e-6, 0x1p-7, 0},
 	{"sum_squares", run_sum_squares, 1e-6, 0, 0},
 };
 
 enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
 
 /* ---- Comparing. ---- */
+
+#ifdef __SANITIZE_THREAD__
+enum { MOST_THREADS = 1 }; /* it does not see how libgomp's threads meet */
+#else
+enum { MOST_THREADS = 3 };
+#endif
 
 struct result {
 	int n;
@@ -455,7 +462,7 @@ static void slot_round(const struct slot *s, enum occ_type type, int round)
 	struct result one = run_slot(s, "cpu", type, 1, round);
 	CHECK(same_bits(&strict, &ref), "%s: strict is not ref, round %d", s->name, round);
 	compare(s, &one, &ref, "cpu", type, round);
-	for (int threads = 2; threads <= 3 && round % 2; threads++) {
+	for (int threads = 2; threads <= MOST_THREADS && round % 2; threads++) {
 		struct result many = run_slot(s, "cpu", type, threads, round);
 		CHECK(s->by_threads || same_bits(&many, &one), "%s: %d threads, round %d", s->name,
 		      threads, round);
