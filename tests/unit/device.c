@@ -84,17 +84,22 @@ static void *inout(struct run *r, int64_t n, enum occ_type type)
 	return draw(r, n, type, 1, 0, 1);
 }
 
-static int32_t *ids(struct run *r, int64_t n, int64_t lo, int64_t hi)
+static int32_t *put_ids(struct run *r, int64_t n, int32_t *x)
 {
-	int32_t *x = occ_alloc((size_t)n, sizeof(*x));
-	for (int64_t i = 0; i < n; i++)
-		x[i] = (int32_t)pick(r, lo, hi);
 	struct occ_device *d = r->d;
 	int32_t *d_x = d->ops->alloc(d, (size_t)n * sizeof(*x));
 	d->ops->put(d, d_x, x, (size_t)n * sizeof(*x));
 	r->at[r->n++] = (struct array){d_x, n, OCC_F32, 0};
 	occ_free(x);
 	return d_x;
+}
+
+static int32_t *ids(struct run *r, int64_t n, int64_t lo, int64_t hi)
+{
+	int32_t *x = occ_alloc((size_t)n, sizeof(*x));
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (int32_t)pick(r, lo, hi);
+	return put_ids(r, n, x);
 }
 
 static struct occ_drop dropout(struct run *r)
@@ -275,9 +280,16 @@ static struct occ_xent xent(struct run *r)
 	return x;
 }
 
+/* Targets in and around the shard, below `valid`; a quarter of the rows count nothing. */
 static int32_t *targets(struct run *r, const struct occ_xent *x)
 {
-	return ids(r, x->rows, -2, x->valid > 0 ? x->valid - 1 : 0);
+	int32_t *t = occ_alloc((size_t)x->rows, sizeof(*t));
+	for (int64_t i = 0; i < x->rows; i++) {
+		int64_t id = x->v0 + pick(r, -3, x->V + 3);
+		id = id < x->valid ? id : x->valid - 1;
+		t[i] = pick(r, 0, 3) && id >= 0 ? (int32_t)id : -1;
+	}
+	return put_ids(r, x->rows, t);
 }
 
 static void run_xent_max(struct run *r)
@@ -589,7 +601,7 @@ static void allocations(void)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 24;
+	int rounds = argc > 1 ? atoi(argv[1]) : 16;
 	for (size_t i = 0; i < sizeof(crimes) / sizeof(crimes[0]); i++)
 		convict(&crimes[i]);
 	for (int i = 0; i < NSLOTS; i++)
