@@ -143,15 +143,34 @@ INLINE float vtop(vf a)
 	return a[0];
 }
 
+/* Lanes between 16 and 32 bits; generic conversion takes three instructions where AVX-512 has one. */
+INLINE vu vwiden(vh h)
+{
+#ifdef __AVX512F__
+	return (vu)_mm512_cvtepu16_epi32((__m256i)h);
+#else
+	return __builtin_convertvector(h, vu);
+#endif
+}
+
+INLINE vh vnarrow(vu u)
+{
+#ifdef __AVX512F__
+	return (vh)_mm512_cvtepi32_epi16((__m512i)u);
+#else
+	return __builtin_convertvector(u, vh);
+#endif
+}
+
 INLINE vf vfrom_bf16(vh h)
 {
-	return (vf)(__builtin_convertvector(h, vu) << 16);
+	return (vf)(vwiden(h) << 16);
 }
 
 INLINE vh vto_bf16(vf f)
 {
 	vu u = (vu)f, rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
-	return __builtin_convertvector((vu)vselect(f != f, (vf)quiet, (vf)rounded) >> 16, vh);
+	return vnarrow((vu)vselect(f != f, (vf)quiet, (vf)rounded) >> 16);
 }
 
 /* Elements i .. i+VW-1 of an array of type t. */
