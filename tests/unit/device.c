@@ -2,6 +2,7 @@
  * a stated error bound; cpu's results do not depend on its threads. */
 #include "base/device.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -508,7 +509,7 @@ static void allocations(void)
 {
 	struct occ_err e = {0};
 	int64_t before = occ_mem_live();
-	struct occ_device *d = occ_device_open("cpu", OCC_BF16, 2, &e);
+	struct occ_device *d = occ_device_open("cpu", OCC_BF16, MOST_THREADS < 2 ? 1 : 2, &e);
 	struct occ_attention a = {.B = 2, .T = 70, .H = 2, .D = 40};
 	struct occ_gemm g = {0, 1, 64, 32, 48, 48, 48, 32, OCC_BF16, 0, 0};
 	void *x = d->ops->alloc(d, 1 << 18), *y = d->ops->alloc(d, 1 << 18);
@@ -528,6 +529,35 @@ static void allocations(void)
 	CHECK(occ_mem_live() == before, "%lld bytes left", (long long)(occ_mem_live() - before));
 }
 
+/* Every slot once, by a rank that is a thread of this process; arg: [NSLOTS] results. */
+static void *rank(void *arg)
+{
+	struct result *all = arg;
+	for (int i = 0; i < NSLOTS; i++)
+		all[i] = run_slot(&slots[i], "cpu", i % 2 ? OCC_BF16 : OCC_F32, 1, 3);
+	return NULL;
+}
+
+/* Handles of different threads do not disturb each other. */
+static void ranks(void)
+{
+	enum { RANKS = 4 };
+	static struct result all[RANKS][NSLOTS];
+	pthread_t id[RANKS];
+	for (int k = 0; k < RANKS; k++)
+		pthread_create(&id[k], NULL, rank, all[k]);
+	for (int k = 0; k < RANKS; k++)
+		pthread_join(id[k], NULL);
+	for (int i = 0; i < NSLOTS; i++)
+		for (int k = 0; k < RANKS; k++) {
+			CHECK(same_bits(&all[k][i], &all[0][i]), "%s: rank %d", slots[i].name, k);
+			if (k)
+				result_free(&all[k][i]);
+		}
+	for (int i = 0; i < NSLOTS; i++)
+		result_free(&all[0][i]);
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 16;
@@ -536,6 +566,7 @@ int main(int argc, char **argv)
 			slot_round(&slots[i], OCC_F32, round);
 			slot_round(&slots[i], OCC_BF16, round);
 		}
+	ranks();
 	openings();
 	allocations();
 	return check_done();
