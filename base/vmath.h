@@ -143,7 +143,8 @@ INLINE float vtop(vf a)
 	return a[0];
 }
 
-/* Lanes between 16 and 32 bits; generic conversion takes three instructions where AVX-512 has one. */
+/* Lanes between 16 and 32 bits; generic conversion takes three instructions where AVX-512 has one.
+ */
 INLINE vu vwiden(vh h)
 {
 #ifdef __AVX512F__
