@@ -134,60 +134,105 @@ void occ_cpu_bias_backward(struct occ_device *d, int64_t R, int64_t C, const voi
 struct back {
 	int64_t C;
 	const void *dy, *dres, *x, *w;
+	const float *mean, *rstd;
 	const struct occ_drop *drop;
 	void *dx, *ddelta;
 };
 
-/* dx = dres + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w; sums: dw, then db */
-INLINE void norm_row_back(enum occ_type t, const struct back *s, int64_t at, float mean, float rstd,
-			  float *sums)
+enum { GROUP = 4 }; /* rows that pass over the column sums together */
+
+/* The means of g = dy w and of g xhat of row r. */
+INLINE void means_back(enum occ_type t, const struct back *s, int64_t r, float *mg, float *mgx)
 {
-	int64_t C = s->C;
+	int64_t C = s->C, at = r * C;
 	vf a = vset(0), b = vset(0);
 	for (int64_t c = 0; c < C; c += VW) {
-		vf y = vget(t, s->dy, at + c, C - c);
-		vf xhat = (vget(t, s->x, at + c, C - c) - mean) * rstd;
-		vf g = y * vget(t, s->w, c, C - c);
+		vf xhat = (vget(t, s->x, at + c, C - c) - s->mean[r]) * s->rstd[r];
+		vf g = vget(t, s->dy, at + c, C - c) * vget(t, s->w, c, C - c);
 		a += g;
 		b += g * xhat;
-		vput(OCC_F32, sums, c, C - c, vget(OCC_F32, sums, c, C - c) + y * xhat);
-		vput(OCC_F32, sums, C + c, C - c, vget(OCC_F32, sums, C + c, C - c) + y);
 	}
-	float mg = vsum(a) / (float)C, mgx = vsum(b) / (float)C;
+	*mg = vsum(a) / (float)C;
+	*mgx = vsum(b) / (float)C;
+}
+
+/* dx = dres + rstd (g - mean(g) - xhat mean(g xhat)) of n rows from r; sums: dw, then db */
+INLINE void norm_rows_back(enum occ_type t, int n, const struct back *s, int64_t r, float *sums)
+{
+	int64_t C = s->C;
+	float mg[GROUP], mgx[GROUP];
+	for (int i = 0; i < n; i++)
+		means_back(t, s, r + i, &mg[i], &mgx[i]);
 	for (int64_t c = 0; c < C; c += VW) {
-		vf xhat = (vget(t, s->x, at + c, C - c) - mean) * rstd;
-		vf g = vget(t, s->dy, at + c, C - c) * vget(t, s->w, c, C - c);
-		vf v = (g - mg - xhat * mgx) * rstd;
-		if (s->dres)
-			v += vget(t, s->dres, at + c, C - c);
-		vput(t, s->dx, at + c, C - c, v);
+		vf w = vget(t, s->w, c, C - c);
+		vf dw = vget(OCC_F32, sums, c, C - c), db = vget(OCC_F32, sums, C + c, C - c);
+		for (int i = 0; i < n; i++) {
+			int64_t at = (r + i) * C + c;
+			vf y = vget(t, s->dy, at, C - c);
+			vf xhat = (vget(t, s->x, at, C - c) - s->mean[r + i]) * s->rstd[r + i];
+			vf v = (y * w - mg[i] - xhat * mgx[i]) * s->rstd[r + i];
+			dw += y * xhat;
+			db += y;
+			if (s->dres)
+				v += vget(t, s->dres, at, C - c);
+			vput(t, s->dx, at, C - c, v);
+		}
+		vput(OCC_F32, sums, c, C - c, dw);
+		vput(OCC_F32, sums, C + c, C - c, db);
 	}
 }
 
 /* Without a norm: dx = dres or 0 */
-INLINE void plain_row_back(enum occ_type t, const struct back *s, int64_t at)
+INLINE void plain_rows_back(enum occ_type t, int n, const struct back *s, int64_t r)
 {
-	for (int64_t c = 0; c < s->C; c += VW)
-		vput(t, s->dx, at + c, s->C - c,
-		     s->dres ? vget(t, s->dres, at + c, s->C - c) : vset(0));
+	int64_t end = (r + n) * s->C;
+	for (int64_t i = r * s->C; i < end; i += VW)
+		vput(t, s->dx, i, end - i, s->dres ? vget(t, s->dres, i, end - i) : vset(0));
 }
 
 /* ddelta = dx * mask of what is stored; sums: dbias */
-INLINE void delta_row_back(enum occ_type t, const struct back *s, int64_t r, float *sums)
+INLINE void delta_rows_back(enum occ_type t, int n, const struct back *s, int64_t r, float *sums)
 {
-	float factor[PIECE];
-	for (int64_t c0 = 0; c0 < s->C; c0 += PIECE) {
-		int64_t end = c0 + PIECE < s->C ? c0 + PIECE : s->C;
-		if (s->drop)
-			occ_cpu_drop(s->drop, r, c0, end - c0, factor);
-		for (int64_t c = c0, i = r * s->C + c0; c < end; c += VW, i += VW) {
-			vf v = vget(t, s->dx, i, end - c);
-			if (s->drop)
-				v *= vget(OCC_F32, factor, c - c0, end - c);
-			vput(t, s->ddelta, i, end - c, v);
+	float factor[GROUP][PIECE];
+	int64_t C = s->C;
+	for (int64_t c0 = 0; c0 < C; c0 += PIECE) {
+		int64_t end = c0 + PIECE < C ? c0 + PIECE : C;
+		for (int i = 0; i < n && s->drop; i++)
+			occ_cpu_drop(s->drop, r + i, c0, end - c0, factor[i]);
+		for (int64_t c = c0; c < end; c += VW) {
+			vf sum = vget(OCC_F32, sums, c, end - c);
+			for (int i = 0; i < n; i++) {
+				int64_t at = (r + i) * C + c;
+				vf v = vget(t, s->dx, at, end - c);
+				if (s->drop)
+					v *= vget(OCC_F32, factor[i], c - c0, end - c);
+				if (s->ddelta != s->dx)
+					vput(t, s->ddelta, at, end - c, v);
+				sum += s->drop ? vget(t, s->ddelta, at, end - c) : v;
+			}
+			vput(OCC_F32, sums, c, end - c, sum);
 		}
 	}
-	add_row(t, s->C, s->ddelta, r * s->C, sums);
+}
+
+/* n rows from r, n at most GROUP */
+INLINE void rows_back(enum occ_type t, int n, const struct back *s, int64_t r, float *sums)
+{
+	if (s->w)
+		norm_rows_back(t, n, s, r, sums);
+	else
+		plain_rows_back(t, n, s, r);
+	if (s->ddelta)
+		delta_rows_back(t, n, s, r, sums + 2 * s->C);
+}
+
+static void block_back(enum occ_type type, const struct back *s, int64_t r, int64_t end,
+		       float *sums)
+{
+	for (; r + GROUP <= end; r += GROUP)
+		BY_TYPE(type, rows_back, GROUP, s, r, sums);
+	for (; r < end; r++)
+		BY_TYPE(type, rows_back, 1, s, r, sums);
 }
 
 void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
@@ -196,21 +241,13 @@ void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, 
 				    const struct occ_drop *drop, void *d_dx, void *d_ddelta,
 				    float *d_dw, float *d_db, float *d_dbias)
 {
-	struct back s = {C, d_dy, d_dres, d_x, d_w, active(drop), d_dx, d_ddelta};
+	struct back s = {C, d_dy, d_dres, d_x, d_w, d_mean, d_rstd, active(drop), d_dx, d_ddelta};
 	struct fold f = fold_open(d, R, 3 * C);
 	int nt = cpu_team(d, R * C);
 #pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
 	for (int64_t k = 0; k < f.blocks; k++) {
-		float *sums = fold_block(&f, k);
-		for (int64_t r = k * f.rows; r < R && r < (k + 1) * f.rows; r++) {
-			if (d_w)
-				BY_TYPE(d->type, norm_row_back, &s, r * C, d_mean[r], d_rstd[r],
-					sums);
-			else
-				BY_TYPE(d->type, plain_row_back, &s, r * C);
-			if (d_ddelta)
-				BY_TYPE(d->type, delta_row_back, &s, r, sums + 2 * C);
-		}
+		int64_t r = k * f.rows, end = r + f.rows < R ? r + f.rows : R;
+		block_back(d->type, &s, r, end, fold_block(&f, k));
 	}
 	fold_into(d, &f, 0, C, d_w ? d_dw : NULL);
 	fold_into(d, &f, C, C, d_w ? d_db : NULL);

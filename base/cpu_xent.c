@@ -97,10 +97,11 @@ void occ_cpu_xent_finish(struct occ_device *d, const struct occ_xent *x, const f
 			continue;
 		const float *row = d_logits + r * x->ld;
 		int64_t hit = hit_column(x, d_targets[r]), n = counts ? columns(x) : 0;
+		float target = hit < 0 ? 0 : row[hit]; /* dlogits may be logits */
 		BY_TYPE(d->type, gradient_row, n, x->V, row, d_max[r], scale / d_sum[r], d_dlogits,
 			r * x->ld);
 		if (hit >= 0)
-			BY_TYPE(d->type, gradient_hit, row[hit], d_max[r], d_sum[r], scale,
-				d_dlogits, r * x->ld + hit);
+			BY_TYPE(d->type, gradient_hit, target, d_max[r], d_sum[r], scale, d_dlogits,
+				r * x->ld + hit);
 	}
 }
