@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "trainer/tensorboard.h"
 #include "trainer/version.h"
 
 double occ_seconds(void)
@@ -102,7 +103,7 @@ int occ_metrics_open(struct occ_metrics *m, struct occ_run *run)
 	struct occ_err e = {0};
 	memset(m, 0, sizeof(*m));
 	m->run = run;
-	occ_metrics_file(run, &m->jsonl, &e);
+	occ_metrics_files(m, &e);
 	int code = occ_agree(run->world, &e);
 	if (code)
 		return code;
@@ -126,6 +127,8 @@ void occ_metrics_close(struct occ_metrics *m, const char *why)
 		add_number(o, "seconds", occ_seconds() - m->started);
 		put_event(m, o);
 	}
+	if (m->board)
+		fclose(m->board); /* each record was flushed */
 	if (m->jsonl && fclose(m->jsonl))
 		occ_die(OCC_E_CKPT, "%s/metrics.jsonl: cannot be written: %s", m->run->conf.log.dir,
 			strerror(errno));
@@ -166,6 +169,15 @@ static cJSON *traffic_json(double sum[OCC_NKINDS][NFIELDS])
 		}
 	}
 	return all;
+}
+
+static void board_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
+{
+	const struct { const char *tag; double value; } rows[] = {
+		{"loss", s->loss}, {"grad_norm", s->grad_norm}, {"lr", s->lr}, {"tokens_per_s", per_s},
+	};
+	for (size_t i = 0; m->board && i < sizeof(rows) / sizeof(rows[0]); i++)
+		occ_tensorboard_scalar(m->board, rows[i].tag, m->run->step, (float)rows[i].value);
 }
 
 static void say_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
@@ -211,6 +223,7 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 		cJSON_AddTrueToObject(o, "nonfinite");
 	cJSON_AddItemToObject(o, "comm", traffic_json(sum));
 	put_event(m, o);
+	board_step(m, s, per_s);
 	say_step(m, s, per_s);
 }
 
@@ -231,6 +244,8 @@ void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens)
 	if (!isfinite(loss))
 		cJSON_AddTrueToObject(o, "nonfinite");
 	put_event(m, o);
+	if (m->board)
+		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)loss);
 	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n", (long long)m->run->step,
 	       loss, exp(loss), (long long)tokens);
 	fflush(stdout);

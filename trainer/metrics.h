@@ -7,6 +7,7 @@
 struct occ_metrics {
 	struct occ_run *run;  /* borrowed */
 	FILE *jsonl;          /* rank 0 with log.dir; else NULL */
+	FILE *board;          /* TensorBoard's event file: rank 0 with log.tensorboard; else NULL */
 	double since;         /* time of the last line, seconds */
 	int64_t since_step;
 	double started;       /* when training began */
@@ -26,8 +27,8 @@ void occ_metrics_pause(struct occ_metrics *m, double seconds);
 void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens);
 void occ_metrics_checkpoint(struct occ_metrics *m, double seconds);
 
-/* Rank 0 only, others at once 0: prepares log.dir and opens metrics.jsonl in *out (metrics_file.c). */
-int occ_metrics_file(struct occ_run *r, FILE **out, struct occ_err *e);
+/* Rank 0 only, others at once 0: prepares log.dir and opens its files (metrics_file.c). */
+int occ_metrics_files(struct occ_metrics *m, struct occ_err *e);
 
 double occ_seconds(void); /* monotonic clock */
 /* Floating-point operations of one token, forward and backward: 6 x parameters without positions, plus

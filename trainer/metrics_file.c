@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "trainer/metrics.h"
+#include "trainer/tensorboard.h"
 
 static int make_dir(const char *dir, struct occ_err *e)
 {
@@ -62,8 +63,9 @@ static int keep_lines(const char *path, const char *aside, int64_t step, struct 
 	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be rewritten: %s", path, strerror(errno)) : 0;
 }
 
-int occ_metrics_file(struct occ_run *r, FILE **out, struct occ_err *e)
+int occ_metrics_files(struct occ_metrics *m, struct occ_err *e)
 {
+	struct occ_run *r = m->run;
 	char path[4200], aside[4216];
 	if (r->world->rank != 0 || !r->conf.log.dir[0])
 		return 0;
@@ -73,7 +75,9 @@ int occ_metrics_file(struct occ_run *r, FILE **out, struct occ_err *e)
 	snprintf(aside, sizeof(aside), "%s.tmp", path);
 	if (r->resumed[0] && keep_lines(path, aside, r->step, e))
 		return -1;
-	*out = fopen(path, r->resumed[0] ? "a" : "w");
-	return *out ? 0 : occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno));
+	if (r->conf.log.tensorboard && !(m->board = occ_tensorboard_open(r->conf.log.dir, e)))
+		return -1;
+	m->jsonl = fopen(path, r->resumed[0] ? "a" : "w");
+	return m->jsonl ? 0 : occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno));
 }
 
