@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Running occ-train against the golden files of this folder; sourced by tests/cli/golden.sh and
 # tests/long/golden.sh after tests/lib.sh. The bounds: loss 2e-4 relative, gradient norm 1e-3.
 cd "$root/tests/golden" || exit 1
