@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+echo '{}' >"$dir/none.json" # all comes by --set
 n=$(wc -c <"$text")
 cut=$((n * 9 / 10))
 head -c "$cut" "$text" >"$dir/train.txt"
@@ -21,7 +22,7 @@ tail -c +$((cut + 1)) "$text" >"$dir/valid.txt"
 batches=$((((n - cut - 1) / 64 + 11) / 12))
 
 for seed in $SEEDS; do
-	./occ-train --set model.layers=4 --set model.heads=4 --set model.hidden=128 --set model.seq_len=64 \
+	./occ-train --config "$dir/none.json" --set model.layers=4 --set model.heads=4 --set model.hidden=128 --set model.seq_len=64 \
 		--set model.vocab_size=256 --set batch.micro=12 --set batch.global=12 \
 		--set optimizer.lr="$LR" --set optimizer.min_lr=1e-4 --set optimizer.warmup_iters=100 \
 		--set optimizer.beta2=0.99 --set optimizer.weight_decay=0.1 --set optimizer.clip_grad=1 \

@@ -15,13 +15,14 @@ read -r layers hidden heads <<<"$MODEL"
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+echo '{}' >"$dir/none.json" # all comes by --set
 # Random ids in the token format of llm.c.
 perl -e 'my $n = 200000; srand(1); print pack("l<256", 20240520, 1, $n, (0) x 253);
 	print pack("S<*", map { int(rand(50257)) } 1 .. $n)' >"$dir/tokens.bin"
 
 ours() { # T PRECISION: "ms" lines
 	rm -rf "$dir/log"
-	./occ-train --set model.layers="$layers" --set model.hidden="$hidden" --set model.heads="$heads" \
+	./occ-train --config "$dir/none.json" --set model.layers="$layers" --set model.hidden="$hidden" --set model.heads="$heads" \
 		--set model.seq_len="$1" --set batch.micro="$BATCH" --set batch.global="$BATCH" \
 		--set train.precision="$2" --set train.threads="$THREADS" --set train.iters=$((STEPS + 2)) \
 		--set data.train="[\"$dir/tokens.bin\"]" --set log.dir="$dir/log" >"$dir/out" 2>&1 ||
