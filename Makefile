@@ -40,6 +40,9 @@ BENCHES := $(BENCH_SRC:%.c=$B/%)
 # The plain build leaves the program at the top; variants stay under build/.
 BIN := $(if $(SAN)$(filter-out native,$(ARCH))$(filter-out 1,$(MPI))$(filter-out onednn,$(BLAS)),$B/occ-train,occ-train)
 
+KEEP := $(if $(findstring address,$(SAN)),$B/tests/keep.o)
+LINK = $(LDFLAGS) $(KEEP) $(if $(SAN),-rdynamic) $(LIBS)
+
 # What the compiler needs; one line names what is missing, before anything is compiled.
 NEEDS := core $(BLAS) $(if $(filter 1,$(MPI)),mpi)
 RUN_TESTS = scripts/run-tests --build $B --bin $(BIN) $(if $(SAN),--san $(SAN))
@@ -51,9 +54,9 @@ all: $(BIN) ## the program (CPU): ./occ-train
 $B/.needs: scripts/install-deps
 	$(Q)scripts/install-deps --check $(NEEDS) && mkdir -p $(@D) && touch $@
 
-$(BIN): $(OBJ)
+$(BIN): $(OBJ) $(KEEP)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $(OBJ) $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $(OBJ) $(LINK)
 
 $B/liboccall.a: $(LIBOBJ)
 	$(call say,AR,$@)
@@ -63,13 +66,13 @@ $B/%.o: %.c | $B/.needs
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
 
-$B/tests/%: tests/%.c $B/liboccall.a
+$B/tests/%: tests/%.c $B/liboccall.a $(KEEP)
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LDFLAGS) $(LIBS)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LINK)
 
-$B/bench/%: bench/%.c $B/liboccall.a
+$B/bench/%: bench/%.c $B/liboccall.a $(KEEP)
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LDFLAGS) $(LIBS)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LINK)
 
 tests: $(TESTS) ## build the unit and rank tests
 benches: $(BENCHES) ## build the benchmarks
