@@ -19,21 +19,21 @@ struct kind {
 	enum start start;
 };
 
-static const struct kind layer_kinds[] = {
-	{"h.%lld.ln_1.weight", ONE, HIDDEN, OCC_WHOLE, 1, 0, UNIT},
-	{"h.%lld.ln_1.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
-	{"h.%lld.attn.c_attn.weight", HIDDEN3, HIDDEN, OCC_ROWS, 3, 1, NORMAL},
-	{"h.%lld.attn.c_attn.bias", ONE, HIDDEN3, OCC_COLS, 3, 0, ZERO},
-	{"h.%lld.attn.c_proj.weight", HIDDEN, HIDDEN, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
-	{"h.%lld.attn.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
-	{"h.%lld.ln_2.weight", ONE, HIDDEN, OCC_WHOLE, 1, 0, UNIT},
-	{"h.%lld.ln_2.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
-	{"h.%lld.mlp.c_fc.weight", HIDDEN4, HIDDEN, OCC_ROWS, 1, 1, NORMAL},
-	{"h.%lld.mlp.c_fc.bias", ONE, HIDDEN4, OCC_COLS, 1, 0, ZERO},
-	{"h.%lld.mlp.c_proj.weight", HIDDEN, HIDDEN4, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
-	{"h.%lld.mlp.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
+static const struct kind layer_kinds[OCC_NLAYER_KINDS] = {
+	[OCC_LN1_W] = {"h.%lld.ln_1.weight", ONE, HIDDEN, OCC_WHOLE, 1, 0, UNIT},
+	[OCC_LN1_B] = {"h.%lld.ln_1.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
+	[OCC_QKV_W] = {"h.%lld.attn.c_attn.weight", HIDDEN3, HIDDEN, OCC_ROWS, 3, 1, NORMAL},
+	[OCC_QKV_B] = {"h.%lld.attn.c_attn.bias", ONE, HIDDEN3, OCC_COLS, 3, 0, ZERO},
+	[OCC_PROJ_W] = {"h.%lld.attn.c_proj.weight", HIDDEN, HIDDEN, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
+	[OCC_PROJ_B] = {"h.%lld.attn.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
+	[OCC_LN2_W] = {"h.%lld.ln_2.weight", ONE, HIDDEN, OCC_WHOLE, 1, 0, UNIT},
+	[OCC_LN2_B] = {"h.%lld.ln_2.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
+	[OCC_FC_W] = {"h.%lld.mlp.c_fc.weight", HIDDEN4, HIDDEN, OCC_ROWS, 1, 1, NORMAL},
+	[OCC_FC_B] = {"h.%lld.mlp.c_fc.bias", ONE, HIDDEN4, OCC_COLS, 1, 0, ZERO},
+	[OCC_FC2_W] = {"h.%lld.mlp.c_proj.weight", HIDDEN, HIDDEN4, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
+	[OCC_FC2_B] = {"h.%lld.mlp.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
 };
-enum { NKINDS = sizeof(layer_kinds) / sizeof(layer_kinds[0]) };
+enum { NKINDS = OCC_NLAYER_KINDS };
 
 enum { WTE, WPE, LNF_W, LNF_B, HEAD, NOUTER };
 static const struct kind outer_kinds[NOUTER] = {
@@ -89,7 +89,7 @@ static void add(struct occ_weights *w, const struct occ_gpt_shape *s, const stru
 		p->init_std = (float)(s->init_std / sqrt(2.0 * (double)s->layers));
 	p->id = id;
 	p->at = w->size;
-	w->size += (p->lrows * p->lcols + 15) & ~(int64_t)15;
+	w->size += p->lrows * p->lcols;
 }
 
 void occ_weights_init(struct occ_weights *w, const struct occ_gpt_shape *s,

@@ -33,6 +33,7 @@ static void run_schedule(struct loop *l)
 		.row0 = r->topo.place.dp * micro * T, .row_step = r->topo.layout.data * micro * T,
 		.grad_scale = (float)(1.0 / (double)(c->batch.global * T)),
 		.step = (uint32_t)r->step, .train = 1,
+		.dropout_key = occ_rng_key((uint64_t)c->train.seed, OCC_RNG_DROPOUT),
 	};
 	occ_run_tokens(r, r->train, r->step, c->data.shuffle, -1);
 	occ_gpt_begin(&r->gpt, &b);
