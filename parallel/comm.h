@@ -44,6 +44,7 @@ struct occ_comm_ops {
 	void (*idle)(struct occ_comm *c);                    /* one yield between tests */
 	/* Collective. Ranks of equal color form a group, ordered by key then rank; color < 0: NULL. */
 	struct occ_comm *(*split)(struct occ_comm *c, int color, int key);
+	int (*node)(struct occ_comm *c);                     /* collective: lowest rank on this node */
 	void (*close)(struct occ_comm *c);
 	void (*abort)(int code);                             /* ends every rank; process-wide */
 };
@@ -81,12 +82,16 @@ void occ_comm_post_recv(struct occ_comm *c, void *x, size_t bytes, int peer, enu
 void occ_comm_wait(struct occ_comm *c, struct occ_req *r); /* idle requests return at once */
 int occ_comm_crosses(const struct occ_comm *c, int peer);  /* 1 if peer is on another node */
 
+/* Pure: the first row of slice t of T, floor(t*rows/T). Slice t ends where slice t+1 begins. */
+int64_t occ_slice_row(int64_t rows, int t, int T);
+
 /* Collectives over all of c, host memory. Sums are made in rank order 0..size-1 in fp32 for each
  * element and rounded once, so neither chunks nor transport change a bit. They count
  * 2(size-1) messages a rank and 2(size-1)*bytes in all, as a ring would. */
 size_t occ_comm_scratch(const struct occ_comm *c, int64_t n, enum occ_type type); /* bytes for sum */
 void occ_comm_sum(struct occ_comm *c, void *x, int64_t n, enum occ_type type, void *scratch);
-void occ_comm_max(struct occ_comm *c, float *x, int64_t n, void *scratch);
+void occ_comm_max(struct occ_comm *c, float *x, int64_t n, void *scratch); /* NaN wins */
+void occ_comm_count_sum(struct occ_comm *c, int64_t n, enum occ_type type); /* what a sum counts */
 /* Rank r contributes bytes[r]; all (concatenated in rank order) holds own part in place already. */
 void occ_comm_gather(struct occ_comm *c, void *all, const size_t *bytes);
 void occ_comm_bcast(struct occ_comm *c, void *x, size_t bytes, int root);

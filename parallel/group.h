@@ -22,7 +22,5 @@ void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type
 void occ_group_max(struct occ_group *g, float *d_x, int64_t n);
 /* d_x (rows, C) of the device's type: rank t holds rows floor(t*rows/T) .. floor((t+1)*rows/T). */
 void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C);
-/* Pure: the first row of slice t of T. Slice t ends where slice t+1 begins. */
-int64_t occ_slice_row(int64_t rows, int t, int T);
 
 #endif

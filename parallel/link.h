@@ -21,7 +21,8 @@ struct occ_link {
 
 void occ_link_init(struct occ_link *l, struct occ_comm *world, struct occ_group *tp, int peer,
 		   enum occ_tag tag, int64_t rows, int64_t C, struct occ_traffic *traffic);
-void occ_link_release(struct occ_link *l); /* waits for what is in flight */
+void occ_link_release(struct occ_link *l);
+void occ_link_drain(struct occ_link *l); /* waits for what is in flight */
 
 /* d_x (rows, C): copied to a wire and posted; waits only if that wire's last message is still under way. */
 void occ_link_send(struct occ_link *l, const void *d_x, unsigned flags);
