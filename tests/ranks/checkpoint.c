@@ -237,6 +237,15 @@ static void check_weights_only(void)
 	CHECK(step == 7 && shape.hidden == 8 && shape.vocab == 13 && shape.tied == 1 &&
 		      shape.dropout == 0.1 && shape.init_std == 0.02 && shape.layers == 4,
 	      "shape");
+	int64_t stored = occ_gpt_parameters(&shape) + (shape.vocab_padded - 13) * 8, bytes = 0;
+	for (int i = 0; i < 4; i++) {
+		char file[40];
+		struct stat st;
+		snprintf(file, sizeof(file), "step-00000007/shard-%d-%d.bin", i / 2, i % 2);
+		CHECK(stat(join(dir, file), &st) == 0, "%s", file);
+		bytes += st.st_size;
+	}
+	CHECK(bytes == 4 * 64 + 12 * stored, "each value once: %d bytes", (int)bytes);
 	occ_weights_init(&w, &shape, &layouts[0], (struct occ_place){0, 0, 0});
 	float *want = occ_alloc((size_t)w.size, 4), *got = occ_alloc((size_t)w.size, 4);
 	struct occ_ckpt_state s = {.weights = &w, .shape = &shape, .master = got};
