@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "tests/check.h"
+#include "tests/whole.h"
 #include "trainer/checkpoint.h"
 
 static char top[] = "/tmp/occ-ckpt-XXXXXX"; /* everything happens in here */
@@ -43,7 +44,7 @@ static struct occ_gpt_shape shape_for(struct occ_gpt_shape s, int T, int64_t mul
 static void draw(const struct occ_weights *w, uint64_t seed, float *flat)
 {
 	for (uint64_t a = 0; a < 3; a++)
-		occ_weights_draw(w, seed + a, flat + (int64_t)a * w->size);
+		whole_fill(w, seed + a, flat + (int64_t)a * w->size);
 }
 
 static void state(struct occ_ckpt_state *s, const struct occ_weights *w,
@@ -249,7 +250,7 @@ static void check_weights_only(void)
 	occ_weights_init(&w, &shape, &layouts[0], (struct occ_place){0, 0, 0});
 	float *want = occ_alloc((size_t)w.size, 4), *got = occ_alloc((size_t)w.size, 4);
 	struct occ_ckpt_state s = {.weights = &w, .shape = &shape, .master = got};
-	occ_weights_draw(&w, j.seed, want);
+	whole_fill(&w, j.seed, want);
 	CHECK(occ_ckpt_load(join(dir, "step-00000007"), &s, &e) == 0 && s.step == 7, "%s", e.text);
 	CHECK(!memcmp(want, got, (size_t)w.size * 4), "weights");
 	occ_free(want);
