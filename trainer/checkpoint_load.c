@@ -135,7 +135,8 @@ static int open_shards(struct load *l)
 /* The stored values of a tensor in array a of a mapped shard. */
 static const float *stored(const struct shard *s, const char *name, int a)
 {
-	const float *x = (const float *)((const char *)s->map + sizeof(struct occ_shard_head));
+	const void *start = (const char *)s->map + sizeof(struct occ_shard_head);
+	const float *x = start;
 	int64_t at = 0, elements = 0;
 	for (int i = 0; i < s->w.n; i++) {
 		const struct occ_weight *p = &s->w.at[i];
