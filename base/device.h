@@ -127,7 +127,8 @@ struct occ_device_ops {
 	void (*xent_sum)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			 const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
 	/* loss[r] = log(sum) - hit (0 where the target is < 0). If d_dlogits is not NULL (type T,
-	 * stride x->ld): (softmax - onehot) * scale, 0 for padding and for target < 0. */
+	 * stride x->ld): (softmax - onehot) * scale, 0 for padding and for target < 0; it may be d_logits
+	 * where T is fp32. */
 	void (*xent_finish)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			    const int32_t *d_targets, const float *d_max, const float *d_sum,
 			    const float *d_hit, float scale, float *d_loss, void *d_dlogits);

@@ -27,6 +27,7 @@ struct occ_gpt_batch {
 	int64_t row0, row_step;   /* global row (sample * T) of micro-batch k: row0 + k * row_step */
 	float grad_scale;         /* of each token's loss: 1 / (global_batch * T) */
 	uint32_t step;            /* from 0: dropout */
+	uint64_t dropout_key;     /* occ_rng_key(seed, OCC_RNG_DROPOUT) */
 	int train;                /* 0: no dropout, nothing saved for a backward pass */
 };
 

@@ -37,13 +37,17 @@ struct occ_weight {
 	float init_std;       /* N(0, std); 0: filled with init_fill */
 	float init_fill;
 	uint32_t id;          /* of the tensor in the whole model, for the counter-based init */
-	int64_t at;           /* first element in the flat arrays of this shard; multiple of 16 */
+	int64_t at;           /* first element in the flat arrays of this shard */
 };
+
+/* The tensors of a layer, in the order of the table: a layer's rows stand together. */
+enum { OCC_LN1_W, OCC_LN1_B, OCC_QKV_W, OCC_QKV_B, OCC_PROJ_W, OCC_PROJ_B, OCC_LN2_W, OCC_LN2_B,
+       OCC_FC_W, OCC_FC_B, OCC_FC2_W, OCC_FC2_B, OCC_NLAYER_KINDS };
 
 struct occ_weights {
 	int n;
 	struct occ_weight *at; /* owned */
-	int64_t size;          /* elements of the flat arrays, padding between tensors included */
+	int64_t size;          /* elements of the flat arrays: the tensors one after the other, no gaps */
 	int tp, T;             /* shard index and count */
 };
 
@@ -58,7 +62,7 @@ int64_t occ_weight_row(const struct occ_weights *w, const struct occ_weight *p, 
 int64_t occ_weight_col(const struct occ_weights *w, const struct occ_weight *p, int64_t c);
 
 /* Fills the shard's fp32 values (host, flat, `size` elements) from the seed: any layout gives the
- * same whole tensors; padding rows and gaps are 0. */
+ * same whole tensors; padding rows are 0. */
 void occ_weights_draw(const struct occ_weights *w, uint64_t seed, float *flat);
 
 /* Parameters of the whole model: tied once, vocabulary unpadded. */

@@ -1,0 +1,137 @@
+/* Opening a backend by name, and the check that a table is complete.
+ * Knows which backends this build holds; nothing of what they do. */
+#include "base/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#ifdef OCC_CUDA
+extern const struct occ_device_ops occ_device_cuda;
+#define CUDA_OPS &occ_device_cuda
+#else
+#define CUDA_OPS NULL
+#endif
+
+/* ops NULL: not in this build, `how` says how to get it. */
+static const struct backend {
+	const char *name;
+	const struct occ_device_ops *ops;
+	const char *how;
+} backends[] = {
+	{"cpu", &occ_device_cpu, NULL},
+	{"cuda", CUDA_OPS, "this program was built without CUDA: `make CUDA=1` builds one with it"},
+	{"ref", &occ_device_ref, NULL},
+	{"strict", &occ_device_strict, NULL},
+};
+
+enum { NBACKENDS = sizeof(backends) / sizeof(backends[0]) };
+
+#define SLOT(f)                                                                                    \
+	{                                                                                          \
+#f, offsetof(struct occ_device_ops, f)                                             \
+	}
+static const struct slot {
+	const char *name;
+	size_t at;
+} slots[] = {
+	SLOT(open),
+	SLOT(close),
+	SLOT(alloc),
+	SLOT(free),
+	SLOT(put),
+	SLOT(get),
+	SLOT(copy),
+	SLOT(zero),
+	SLOT(sync),
+	SLOT(cast),
+	SLOT(add),
+	SLOT(gelu_forward),
+	SLOT(gelu_backward),
+	SLOT(gemm),
+	SLOT(bias_backward),
+	SLOT(residual_norm_forward),
+	SLOT(residual_norm_backward),
+	SLOT(attention_forward),
+	SLOT(attention_backward),
+	SLOT(embed_forward),
+	SLOT(embed_backward),
+	SLOT(position_forward),
+	SLOT(position_backward),
+	SLOT(xent_max),
+	SLOT(xent_sum),
+	SLOT(xent_finish),
+	SLOT(adamw),
+	SLOT(sum_squares),
+};
+
+enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
+
+/* A slot added to the struct but not to the list above stops the build. */
+_Static_assert(sizeof(struct occ_device_ops) ==
+		       offsetof(struct occ_device_ops, open) + NSLOTS * sizeof(void (*)(void)),
+	       "every slot stands in the list");
+
+const char *occ_device_missing(const struct occ_device_ops *ops)
+{
+	static void (*const none)(void) = NULL;
+	for (int i = 0; i < NSLOTS; i++)
+		if (!memcmp((const char *)ops + slots[i].at, &none, sizeof(none)))
+			return slots[i].name;
+	return NULL;
+}
+
+static const struct backend *find(const char *name, struct occ_err *e)
+{
+	for (int i = 0; i < NBACKENDS; i++) {
+		const struct backend *b = &backends[i];
+		if (strcmp(b->name, name))
+			continue;
+		if (!b->ops)
+			occ_fail(e, OCC_E_CONFIG, "device \"%s\": %s", name, b->how);
+		return b->ops ? b : NULL;
+	}
+	occ_fail(e, OCC_E_CONFIG, "device \"%s\" is not known: one of auto, cpu, cuda, ref, strict",
+		 name);
+	return NULL;
+}
+
+static struct occ_device *open_backend(const struct backend *b, enum occ_type type, int threads,
+				       struct occ_err *e)
+{
+	const char *missing = occ_device_missing(b->ops);
+	occ_check(!missing, "device %s has no %s", b->name, missing);
+	struct occ_device *d = occ_alloc(1, sizeof(*d));
+	d->ops = b->ops;
+	d->type = type;
+	d->threads = threads < 1 ? 1 : threads;
+	if (b->ops->open(d, e)) {
+		occ_free(d);
+		return NULL;
+	}
+	return d;
+}
+
+struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
+				   struct occ_err *e)
+{
+	if (!strcmp(name, "auto")) {
+		struct occ_err unusable = {0};
+		const struct backend *gpu = find("cuda", &unusable);
+		struct occ_device *d = gpu ? open_backend(gpu, type, threads, &unusable) : NULL;
+		if (d)
+			return d;
+		name = "cpu";
+	}
+	const struct backend *b = find(name, e);
+	return b ? open_backend(b, type, threads, e) : NULL;
+}
+
+void occ_device_close(struct occ_device *d)
+{
+	if (!d)
+		return;
+	d->ops->close(d);
+	occ_free(d);
+}

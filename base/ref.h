@@ -1,0 +1,52 @@
+/* Inside of the ref device: element access for both compute types, and the slots that stand in
+ * files of their own. `strict` uses the same slots through the table. */
+#ifndef OCC_BASE_REF_H
+#define OCC_BASE_REF_H
+
+#include "base/device.h"
+
+/* Element i of an array of type t, in double: sums inside the ref kernels are double. */
+static inline double ref_get(enum occ_type t, const void *x, int64_t i)
+{
+	if (t == OCC_F32)
+		return (double)((const float *)x)[i];
+	return (double)occ_bf16_to_f32(((const uint16_t *)x)[i]);
+}
+
+static inline void ref_set(enum occ_type t, void *x, int64_t i, double v)
+{
+	if (t == OCC_F32)
+		((float *)x)[i] = (float)v;
+	else
+		((uint16_t *)x)[i] = occ_f32_to_bf16((float)v);
+}
+
+/* Dropout factor of a local position; 1 where dropout is off. */
+static inline double ref_mask(const struct occ_drop *drop, int64_t row, int64_t col)
+{
+	return drop && drop->p > 0 ? (double)occ_drop_at(drop, row, col) : 1.0;
+}
+
+void occ_ref_residual_norm_forward(struct occ_device *d, int64_t R, int64_t C, const void *d_x,
+				   const void *d_delta, const void *d_bias,
+				   const struct occ_drop *drop, const void *d_w, const void *d_b,
+				   void *d_xo, void *d_y, float *d_mean, float *d_rstd);
+void occ_ref_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
+				    const void *d_dres, const void *d_x, const void *d_w,
+				    const float *d_mean, const float *d_rstd,
+				    const struct occ_drop *drop, void *d_dx, void *d_ddelta,
+				    float *d_dw, float *d_db, float *d_dbias);
+void occ_ref_attention_forward(struct occ_device *d, const struct occ_attention *a,
+			       const void *d_qkv, void *d_out, float *d_lse);
+void occ_ref_attention_backward(struct occ_device *d, const struct occ_attention *a,
+				const void *d_qkv, const void *d_out, const float *d_lse,
+				const void *d_dout, void *d_dqkv);
+void occ_ref_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+		      float *d_max);
+void occ_ref_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+		      const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
+void occ_ref_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
+			 const int32_t *d_targets, const float *d_max, const float *d_sum,
+			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
+
+#endif

@@ -1,0 +1,109 @@
+/* Launchers are recognised by what they put into the environment. */
+#include "trainer/launch.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer/config.h"
+
+enum transport { SELF, THREAD, MPI };
+
+/* The first of some variables that holds a positive number; 0 if none does. */
+static int number_of(const char *const *names)
+{
+	for (; *names; names++) {
+		const char *v = getenv(*names);
+		if (v && atoi(v) > 0)
+			return atoi(v);
+	}
+	return 0;
+}
+
+static int under_launcher(void)
+{
+	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+	return number_of(names) > 1 || getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
+}
+
+static int local_ranks(void)
+{
+	static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
+					    "SLURM_STEP_NUM_TASKS", NULL};
+	return number_of(names);
+}
+
+int occ_launch_speaks(void)
+{
+	const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+	if (!rank)
+		rank = getenv("PMIX_RANK");
+	if (!rank && getenv("SLURM_STEP_NUM_TASKS"))
+		rank = getenv("SLURM_PROCID");
+	return !rank || atoi(rank) == 0;
+}
+
+static int choose(const struct occ_args *a, const char *wish, enum transport *t, struct occ_err *e)
+{
+	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && a->ranks > 0))
+		*t = THREAD;
+	else if (!strcmp(wish, "mpi") || under_launcher())
+		*t = MPI;
+	else
+		*t = SELF;
+	if (a->ranks > 0 && *t == MPI)
+		return occ_fail(e, OCC_E_CONFIG,
+				"--ranks is for parallel.transport thread; with mpi the launcher counts them");
+	if (*t == THREAD && under_launcher())
+		return occ_fail(e, OCC_E_LAUNCH,
+				"parallel.transport thread makes its ranks in one process: start it without mpirun or srun");
+	if (a->ranks > 1024)
+		return occ_fail(e, OCC_E_CONFIG, "--ranks %lld: at most 1024 rank threads",
+				(long long)a->ranks);
+	return 0;
+}
+
+/* libgomp reads the policy when it is loaded, before main: active waiting of more threads than cores
+ * costs 6x. Set once, then executed again. */
+static void wait_passively(int ranks, int64_t threads, char **argv)
+{
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	if (getenv("OMP_WAIT_POLICY") || sched_getaffinity(0, sizeof(set), &set))
+		return;
+	if (ranks * (threads > 0 ? threads : 1) <= CPU_COUNT(&set))
+		return;
+	setenv("OMP_WAIT_POLICY", "passive", 1);
+	execv("/proc/self/exe", argv); /* where it fails, the run is slower and right all the same */
+}
+
+int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *), char **argv)
+{
+	struct occ_config c;
+	struct occ_err ignored = {0}, e = {0};
+	enum transport t;
+	int ok = !occ_config_load(&c, a->config, a->sets, a->nsets, &ignored);
+	double timeout = ok ? c.train.timeout_s : 60;
+	int64_t threads = ok ? c.train.threads : 0;
+	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
+	occ_config_release(&c);
+	if (bad) {
+		if (occ_launch_speaks())
+			occ_err_print(&e);
+		return e.code;
+	}
+	int n = t == THREAD ? (a->ranks > 0 ? (int)a->ranks : 1) : t == MPI ? local_ranks() : 1;
+	wait_passively(n, threads, argv);
+	if (t == THREAD)
+		return occ_comm_run_threads(n, timeout, body, (void *)(uintptr_t)a);
+	struct occ_comm *world = t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
+	if (!world) {
+		if (occ_launch_speaks())
+			occ_err_print(&e);
+		return e.code;
+	}
+	int code = body(world, (void *)(uintptr_t)a);
+	occ_comm_close(world);
+	return code;
+}
