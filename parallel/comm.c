@@ -73,14 +73,13 @@ static void exchange_blame(struct occ_comm *w, int peer, double until, int *wait
 /* The lowest rank that waits for a silent one; in a ring of waits the lowest rank. */
 static int speaker(const struct occ_comm *w, const int *waits_for)
 {
-	int lowest = -1;
-	for (int r = w->size - 1; r >= 0; r--)
+	for (int r = 0; r < w->size; r++)
 		if (waits_for[r] >= 0 && waits_for[waits_for[r]] < 0)
-			lowest = r;
-	for (int r = w->size - 1; r >= 0 && lowest < 0; r--)
+			return r;
+	for (int r = 0; r < w->rank; r++)
 		if (waits_for[r] >= 0)
-			lowest = r;
-	return lowest;
+			return r;
+	return w->rank;
 }
 
 /* Most ranks wait for one that waits itself. So that one line names the cause, they compare notes

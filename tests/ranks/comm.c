@@ -1,5 +1,6 @@
 /* Transports and collectives. comm [thread|mpi] [N] [--sum]: threads run every size 1..8 or only N;
- * under mpirun the world is what it is. --sum prints a checksum of the results, equal on both. */
+ * under mpirun the world is what it is. --sum prints a checksum of the results, equal on both. RUN:
+ * mpi=1,3,8 */
 #include "parallel/comm.h"
 
 #include <fcntl.h>
@@ -417,9 +418,9 @@ static int run_mpi(void)
 
 int main(int argc, char **argv)
 {
-	int mpi = 0, sum = 0, n = 0;
+	int mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL, sum = 0, n = 0;
 	for (int i = 1; i < argc; i++) {
-		mpi |= strcmp(argv[i], "mpi") == 0;
+		mpi = strcmp(argv[i], "mpi") == 0 || (mpi && strcmp(argv[i], "thread") != 0);
 		sum |= strcmp(argv[i], "--sum") == 0;
 		n = atoi(argv[i]) > 0 ? atoi(argv[i]) : n;
 	}

@@ -3,6 +3,7 @@
  */
 #include "parallel/exec.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -250,6 +251,24 @@ static void run_steps(struct fake *f, struct occ_exec *x)
 	occ_schedule_release(&list);
 }
 
+/* Ranks of a group are in the order of their coordinate: sums have the same bits in every layout.
+ */
+static void check_topo(const struct occ_topo *t)
+{
+	const struct occ_layout *l = &t->layout;
+	struct occ_place p = t->place;
+	int end = p.pp == 0 || p.pp == l->pipeline - 1;
+	CHECK(t->tp->size == l->tensor && t->tp->rank == p.tp, "tp rank %d", t->tp->rank);
+	CHECK(t->dp->size == l->data && t->dp->rank == p.dp, "dp rank %d", t->dp->rank);
+	CHECK(t->model->size == l->tensor * l->pipeline &&
+		      t->model->rank == p.pp * l->tensor + p.tp,
+	      "model rank %d", t->model->rank);
+	CHECK((t->embed != NULL) == (l->pipeline > 1 && end), "embed on stage %d", p.pp);
+	if (t->embed)
+		CHECK(t->embed->size == 2 && t->embed->rank == (p.pp > 0), "embed rank %d",
+		      t->embed->rank);
+}
+
 static int body(struct occ_comm *world, void *arg)
 {
 	const struct setting *set = arg;
@@ -258,6 +277,7 @@ static int body(struct occ_comm *world, void *arg)
 	struct occ_group tp;
 	struct occ_device dev = {.ops = &fake_ops[set->visible], .type = set->type, .threads = 1};
 	occ_topo_init(&topo, world, &set->layout, set->ranks_per_node);
+	check_topo(&topo);
 	struct fake f = {.set = set, .topo = &topo, .dev = &dev};
 	int s = topo.place.pp, P = set->layout.pipeline, slots = P - s < set->M ? P - s : set->M;
 	f.stage = (struct occ_stage){.self = &f, .forward = forward, .backward = backward};
@@ -265,7 +285,7 @@ static int body(struct occ_comm *world, void *arg)
 	f.stage.n_grad = GRADS;
 	f.stage.embed_at = embed_at(s);
 	f.stage.embed_n = set->tied ? EMBED : 0;
-	occ_group_init(&tp, topo.tp, &dev, 4096);
+	occ_group_init(&tp, topo.tp, &dev, 1 << 15);
 	occ_exec_init(&x, &topo, &dev, &tp, set->rows, set->C, slots);
 	run_steps(&f, &x);
 	occ_exec_release(&x);
@@ -275,30 +295,60 @@ static int body(struct occ_comm *world, void *arg)
 	return 0;
 }
 
-/* Every shape that fits; the other choices go round so that each meets each. */
-static void run_shape(int T, int P, int D, int M)
+/* A shape; the other choices go round so that each meets each. Rows of 1200 are beyond what MPI
+ * sends before the receiver is ready. */
+static struct setting shape(int T, int P, int D, int M)
 {
 	int k = T + 2 * P + 3 * D + 5 * M;
-	struct setting set = {
+	return (struct setting){
 		.layout = {.tensor = T, .pipeline = P, .data = D},
 		.M = M,
 		.visible = k & 1,
 		.ranks_per_node = k % 3,
 		.tied = k / 2 & 1,
 		.rows = k % 5 ? 7 : 1,
-		.C = 3,
+		.C = M & 1 ? 3 : 1200,
 		.type = k / 4 & 1 ? OCC_BF16 : OCC_F32,
 	};
-	occ_comm_run_threads(T * P * D, 30, body, &set);
 }
 
-int main(void)
+/* All shapes: as threads, or on a world of that size. */
+static void run_shapes(struct occ_comm *world)
 {
 	for (int T = 1; T <= 2; T++)
 		for (int P = 1; P <= 4; P++)
 			for (int D = 1; D <= 2; D++)
-				for (int M = 1; M <= 6; M++)
-					run_shape(T, P, D, M);
+				for (int M = 1; M <= 6; M++) {
+					struct setting set = shape(T, P, D, M);
+					if (!world)
+						occ_comm_run_threads(T * P * D, 30, body, &set);
+					else if (T * P * D == world->size)
+						body(world, &set);
+				}
+}
+
+static int run_mpi(void)
+{
+	struct occ_err e = {0};
+	struct occ_comm *world = occ_comm_open_mpi(30, &e);
+	if (!world) {
+		occ_err_print(&e);
+		return e.code;
+	}
+	int speaks = world->rank == 0;
+	run_shapes(world);
+	double failed = check_failed;
+	occ_comm_sum_double(world, &failed, 1);
+	check_failed = (int)failed;
+	occ_comm_close(world);
+	return speaks ? check_done() : failed > 0;
+}
+
+int main(void)
+{
+	if (getenv("OMPI_COMM_WORLD_SIZE"))
+		return run_mpi();
+	run_shapes(NULL);
 	CHECK(occ_mem_live() == 0, "%lld bytes not freed", (long long)occ_mem_live());
 	return check_done();
 }

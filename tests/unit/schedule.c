@@ -177,6 +177,20 @@ static void check_by_hand(void)
 		occ_schedule_release(&all[s]);
 }
 
+/* A slow wire: 3 messages of 5 follow each other, the first sent at 1. */
+static void check_wire(void)
+{
+	struct occ_schedule all[2];
+	struct occ_cost cost = {.forward = 1, .send_act = 5};
+	struct occ_sim sim;
+	for (int s = 0; s < 2; s++)
+		occ_schedule_forward(&all[s], s, 2, 3);
+	occ_simulate(all, 2, &cost, OCC_SEND_POSTED, &sim);
+	CHECK_NEAR(sim.total, 1 + 3 * 5 + 1, 1e-12, "one wire: %g", sim.total);
+	for (int s = 0; s < 2; s++)
+		occ_schedule_release(&all[s]);
+}
+
 static const char golden[] = "stage 1 of 3, 3 micro-batches, 2 slots\n"
 			     "  recv_act     mb 0 stage 0\n"
 			     "  forward      mb 0\n"
@@ -221,6 +235,7 @@ int main(void)
 			check_forward_only(P, M);
 		}
 	check_by_hand();
+	check_wire();
 	check_print();
 	CHECK(occ_mem_live() == 0, "%lld bytes not freed", (long long)occ_mem_live());
 	return check_done();
