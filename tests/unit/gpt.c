@@ -1,0 +1,186 @@
+/* The model on one rank: its gradients are the derivative of the loss, its loss is the
+ * cross-entropy, evaluation and the next token's logits agree with training's forward pass. */
+#include "tests/check.h"
+#include "tests/tiny_gpt.h"
+
+static const struct setting plain = {
+	.name = "plain",
+	.layout = {1, 1, 1},
+	.device = "ref",
+	.global = 2,
+	.micro = 1,
+	.tied = 1,
+	.dropout = 0.1,
+};
+
+static double loss_at(struct rank *r, const float *flat)
+{
+	occ_gpt_put(&r->gpt, flat);
+	rank_step(r, 1, 1);
+	return r->gpt.loss_sum / (double)r->gpt.loss_tokens;
+}
+
+static double sign(uint64_t key, int64_t k)
+{
+	return occ_rng_u64(key, (uint64_t)k) & 1 ? 1 : -1;
+}
+
+/* (loss(w + h d) - loss(w - h d)) / 2h, d = +-1 on the elements of tensor p. */
+static double slope(struct rank *r, const struct occ_weight *p, uint64_t key, double h, float *x)
+{
+	double side[2];
+	for (int s = 0; s < 2; s++) {
+		memcpy(x, r->flat, (size_t)r->gpt.weights.size * sizeof(float));
+		for (int64_t k = 0; k < p->rows * p->cols; k++)
+			x[p->at + k] += (float)((s ? -h : h) * sign(key, k));
+		side[s] = loss_at(r, x);
+	}
+	return (side[0] - side[1]) / (2 * h);
+}
+
+static double along(const float *g, const struct occ_weight *p, uint64_t key)
+{
+	double sum = 0;
+	for (int64_t k = 0; k < p->rows * p->cols; k++)
+		sum += sign(key, k) * (double)g[p->at + k];
+	return sum;
+}
+
+static double norm(const float *g, const struct occ_weight *p)
+{
+	double sum = 0;
+	for (int64_t k = 0; k < p->rows * p->cols; k++)
+		sum += (double)g[p->at + k] * (double)g[p->at + k];
+	return sqrt(sum);
+}
+
+/* Along random signs an error of the gradient shows with about its own length. Richardson's step
+ * removes the curvature of the loss. */
+static void check_derivative(struct setting s, int every)
+{
+	struct rank r;
+	struct occ_comm *world = occ_comm_open_self(60);
+	rank_open(&r, &s, world, 1);
+	size_t bytes = (size_t)r.gpt.weights.size * sizeof(float);
+	float *g = occ_alloc(bytes, 1), *x = occ_alloc(bytes, 1);
+	loss_at(&r, r.flat);
+	r.dev->ops->get(r.dev, g, r.gpt.d_grad, bytes);
+	for (int i = 0; i < r.gpt.weights.n; i += every) {
+		const struct occ_weight *p = &r.gpt.weights.at[i];
+		double want = along(g, p, 17), h = 0.004;
+		double got = (4 * slope(&r, p, 17, h, x) - slope(&r, p, 17, 2 * h, x)) / 3;
+		CHECK_NEAR(got, want, 2e-3 * norm(g, p), "%s: %s: slope %g, by gradient %g", s.name,
+			   p->name, got, want);
+	}
+	occ_free(x);
+	occ_free(g);
+	rank_close(&r);
+	occ_comm_close(world);
+}
+
+/* Without weights all tokens are equally likely. */
+static void check_uniform(const char *device, enum occ_type type)
+{
+	struct setting s = plain;
+	struct rank r;
+	struct occ_comm *world = occ_comm_open_self(60);
+	s.device = device;
+	s.type = type;
+	rank_open(&r, &s, world, 1);
+	memset(r.flat, 0, (size_t)r.gpt.weights.size * sizeof(float));
+	double loss = loss_at(&r, r.flat);
+	CHECK_NEAR(loss, log(VOCAB), 1e-6, "%s: loss %.9g of no weights", device, loss);
+	rank_close(&r);
+	occ_comm_close(world);
+}
+
+/* Sum over the prefixes of a sample of -log p(next token) by occ_gpt_next. */
+static double loss_by_next(struct rank *r, const int32_t *tokens)
+{
+	float logits[VOCAB];
+	double sum = 0;
+	for (int n = 1; n <= T; n++) {
+		double z = 0;
+		occ_gpt_next(&r->gpt, tokens, n, logits);
+		for (int v = 0; v < VOCAB; v++)
+			z += exp((double)logits[v]);
+		sum += log(z) - (double)logits[tokens[n]];
+	}
+	return sum;
+}
+
+/* Opened for training or not, one forward pass gives one loss; without dropout training's too. */
+static void check_evaluation(const char *device, enum occ_type type)
+{
+	struct setting s = plain;
+	struct rank r;
+	struct occ_comm *world = occ_comm_open_self(60);
+	double loss[4], next = 0;
+	s.device = device;
+	s.type = type;
+	rank_open(&r, &s, world, 1);
+	rank_step(&r, 1, 1);
+	loss[0] = r.gpt.loss_sum;
+	rank_step(&r, 2, 1);
+	loss[1] = r.gpt.loss_sum;
+	rank_close(&r);
+	s.dropout = 0;
+	rank_open(&r, &s, world, 1);
+	rank_step(&r, 1, 1);
+	loss[2] = r.gpt.loss_sum;
+	rank_close(&r);
+	s.dropout = 0.1;
+	rank_open(&r, &s, world, 0);
+	rank_step(&r, 1, 0);
+	loss[3] = r.gpt.loss_sum;
+	for (int i = 0; i < s.global; i++)
+		next += loss_by_next(&r, r.tokens + i * (T + 1));
+	rank_step(&r, 1, 0);
+	CHECK(memcmp(&r.gpt.loss_sum, &loss[3], sizeof(double)) == 0, "%s: another loss after next",
+	      device);
+	CHECK(fabs(loss[0] - loss[1]) > 1e-4 && fabs(loss[0] - loss[2]) > 1e-4,
+	      "%s: dropout drops nothing: %g %g %g", device, loss[0], loss[1], loss[2]);
+	CHECK(memcmp(&loss[2], &loss[3], sizeof(double)) == 0, "%s: %.9g trained, %.9g evaluated",
+	      device, loss[2], loss[3]);
+	CHECK_NEAR(next / loss[3], 1, 1e-6, "%s: %.9g by next, %.9g by loss", device, next,
+		   loss[3]);
+	rank_close(&r);
+	occ_comm_close(world);
+}
+
+/* Steps of one shape allocate in the first only. */
+static void check_allocation(const char *device)
+{
+	struct setting s = plain;
+	struct rank r;
+	struct occ_comm *world = occ_comm_open_self(60);
+	s.device = device;
+	rank_open(&r, &s, world, 1);
+	rank_step(&r, 0, 1);
+	int64_t calls = occ_mem_calls();
+	rank_step(&r, 1, 1);
+	CHECK(occ_mem_calls() == calls, "%s: %lld allocations in a step", device,
+	      (long long)(occ_mem_calls() - calls));
+	rank_close(&r);
+	occ_comm_close(world);
+}
+
+int main(void)
+{
+	struct setting untied = plain;
+	static const char *const devices[] = {"ref", "cpu", "strict"};
+	untied.name = "untied, recomputed";
+	untied.tied = 0;
+	untied.recompute = 1;
+	check_derivative(plain, 1);
+	check_derivative(untied, 4); /* 53 tensors: the last is the head */
+	for (int i = 0; i < 3; i++) {
+		check_allocation(devices[i]);
+		for (int bf16 = 0; bf16 < 2; bf16++) {
+			check_uniform(devices[i], bf16 ? OCC_BF16 : OCC_F32);
+			check_evaluation(devices[i], bf16 ? OCC_BF16 : OCC_F32);
+		}
+	}
+	CHECK(occ_mem_live() == 0, "%lld bytes are still held", (long long)occ_mem_live());
+	return check_done();
+}
