@@ -1,5 +1,6 @@
-/* Forward and backward of the head run together, chunk by chunk: the backward of the last stage follows
- * its forward at once in 1F1B, and logits kept for later would be the largest array of all. */
+/* Forward and backward of the head run together, chunk by chunk: the backward of the last stage
+ * follows its forward at once in 1F1B, and logits kept for later would be the largest array of all.
+ */
 #include "model/head.h"
 
 int64_t occ_head_rows(int64_t rows, int64_t V)
@@ -17,7 +18,13 @@ static const void *row_at(const struct occ_ctx *c, const void *x, int64_t r)
 static void logits(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t n)
 {
 	struct occ_gemm g = {
-		.tb = 1, .m = n, .n = h->V, .k = c->C, .lda = c->C, .ldb = c->C, .ldc = h->V,
+		.tb = 1,
+		.m = n,
+		.n = h->V,
+		.k = c->C,
+		.lda = c->C,
+		.ldb = c->C,
+		.ldc = h->V,
 		.c_type = OCC_F32,
 	};
 	c->dev->ops->gemm(c->dev, &g, y, occ_ctx_weight(c, h->w), NULL, h->logits);
@@ -27,11 +34,23 @@ static void products_backward(const struct occ_ctx *c, const struct occ_head *h,
 			      int64_t n, void *dy)
 {
 	struct occ_gemm gw = {
-		.ta = 1, .m = h->V, .n = c->C, .k = n, .lda = h->V, .ldb = c->C, .ldc = c->C,
-		.c_type = OCC_F32, .beta = 1,
+		.ta = 1,
+		.m = h->V,
+		.n = c->C,
+		.k = n,
+		.lda = h->V,
+		.ldb = c->C,
+		.ldc = c->C,
+		.c_type = OCC_F32,
+		.beta = 1,
 	};
 	struct occ_gemm gy = {
-		.m = n, .n = c->C, .k = h->V, .lda = h->V, .ldb = c->C, .ldc = c->C,
+		.m = n,
+		.n = c->C,
+		.k = h->V,
+		.lda = h->V,
+		.ldb = c->C,
+		.ldc = c->C,
 		.c_type = c->dev->type,
 	};
 	c->dev->ops->gemm(c->dev, &gw, h->dlogits, y, NULL, occ_ctx_grad(c, h->w));
@@ -56,7 +75,8 @@ static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void 
 	occ_group_max(c->tp, max, n);
 	o->xent_sum(c->dev, &x, h->logits, targets, max, sum, hit);
 	occ_group_sum(c->tp, sum, 2 * n, OCC_F32);
-	o->xent_finish(c->dev, &x, h->logits, targets, max, sum, hit, scale, loss, dy ? h->dlogits : NULL);
+	o->xent_finish(c->dev, &x, h->logits, targets, max, sum, hit, scale, loss,
+		       dy ? h->dlogits : NULL);
 	if (dy)
 		products_backward(c, h, y, n, dy);
 }

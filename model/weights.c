@@ -24,16 +24,20 @@ static const struct kind layer_kinds[OCC_NLAYER_KINDS] = {
 	[OCC_LN1_B] = {"h.%lld.ln_1.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
 	[OCC_QKV_W] = {"h.%lld.attn.c_attn.weight", HIDDEN3, HIDDEN, OCC_ROWS, 3, 1, NORMAL},
 	[OCC_QKV_B] = {"h.%lld.attn.c_attn.bias", ONE, HIDDEN3, OCC_COLS, 3, 0, ZERO},
-	[OCC_PROJ_W] = {"h.%lld.attn.c_proj.weight", HIDDEN, HIDDEN, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
+	[OCC_PROJ_W] = {"h.%lld.attn.c_proj.weight", HIDDEN, HIDDEN, OCC_COLS, 1, 1,
+			NORMAL_RESIDUAL},
 	[OCC_PROJ_B] = {"h.%lld.attn.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
 	[OCC_LN2_W] = {"h.%lld.ln_2.weight", ONE, HIDDEN, OCC_WHOLE, 1, 0, UNIT},
 	[OCC_LN2_B] = {"h.%lld.ln_2.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
 	[OCC_FC_W] = {"h.%lld.mlp.c_fc.weight", HIDDEN4, HIDDEN, OCC_ROWS, 1, 1, NORMAL},
 	[OCC_FC_B] = {"h.%lld.mlp.c_fc.bias", ONE, HIDDEN4, OCC_COLS, 1, 0, ZERO},
-	[OCC_FC2_W] = {"h.%lld.mlp.c_proj.weight", HIDDEN, HIDDEN4, OCC_COLS, 1, 1, NORMAL_RESIDUAL},
+	[OCC_FC2_W] = {"h.%lld.mlp.c_proj.weight", HIDDEN, HIDDEN4, OCC_COLS, 1, 1,
+		       NORMAL_RESIDUAL},
 	[OCC_FC2_B] = {"h.%lld.mlp.c_proj.bias", ONE, HIDDEN, OCC_WHOLE, 1, 0, ZERO},
 };
 enum { NKINDS = OCC_NLAYER_KINDS };
+
+enum { PARALLEL = 1 << 16 }; /* elements from which drawing a tensor is worth several threads */
 
 enum { WTE, WPE, LNF_W, LNF_B, HEAD, NOUTER };
 static const struct kind outer_kinds[NOUTER] = {
@@ -130,7 +134,8 @@ const struct occ_weight *occ_weights_find(const struct occ_weights *w, const cha
 	return NULL;
 }
 
-/* Local index i of n / T, divided in `groups` equal blocks of which each rank has its part of each. */
+/* Local index i of n / T, divided in `groups` equal blocks of which each rank has its part of each.
+ */
 static int64_t global_index(const struct occ_weights *w, int64_t n, int groups, int64_t i)
 {
 	int64_t block = n / groups, part = block / w->T;
@@ -147,17 +152,18 @@ int64_t occ_weight_col(const struct occ_weights *w, const struct occ_weight *p, 
 	return p->split == OCC_COLS ? global_index(w, p->cols, p->groups, c) : c;
 }
 
-static void draw_one(const struct occ_weights *w, const struct occ_weight *p, uint64_t key, float *out)
+static void draw_row(const struct occ_weights *w, const struct occ_weight *p, uint64_t key,
+		     int64_t r, float *out)
 {
-	for (int64_t r = 0; r < p->lrows; r++) {
-		int64_t row = occ_weight_row(w, p, r);
-		for (int64_t c = 0; c < p->lcols; c++) {
-			uint64_t i = (uint64_t)(row * p->cols + occ_weight_col(w, p, c));
-			float v = p->init_fill;
-			if (p->init_std > 0)
-				v = p->init_std * occ_rng_normal(key, p->id, i);
-			out[r * p->lcols + c] = row < p->real_rows ? v : 0.0f;
-		}
+	int64_t row = occ_weight_row(w, p, r), col = 0;
+	int64_t run = p->split == OCC_COLS ? p->lcols / p->groups : p->lcols;
+	for (int64_t c = 0; c < p->lcols; c++, col++) {
+		if (c % run == 0) /* within a group columns run on */
+			col = occ_weight_col(w, p, c);
+		out[c] = p->init_fill;
+		if (p->init_std > 0)
+			out[c] = p->init_std *
+				 occ_rng_normal(key, p->id, (uint64_t)(row * p->cols + col));
 	}
 }
 
@@ -165,8 +171,13 @@ void occ_weights_draw(const struct occ_weights *w, uint64_t seed, float *flat)
 {
 	uint64_t key = occ_rng_key(seed, OCC_RNG_INIT);
 	memset(flat, 0, (size_t)w->size * sizeof(float));
-	for (int i = 0; i < w->n; i++)
-		draw_one(w, &w->at[i], key, flat + w->at[i].at);
+	for (int i = 0; i < w->n; i++) {
+		const struct occ_weight *p = &w->at[i];
+#pragma omp parallel for schedule(static) if (p->lrows * p->lcols >= PARALLEL)
+		for (int64_t r = 0; r < p->lrows; r++)
+			if (occ_weight_row(w, p, r) < p->real_rows)
+				draw_row(w, p, key, r, flat + p->at + r * p->lcols);
+	}
 }
 
 int64_t occ_gpt_parameters(const struct occ_gpt_shape *s)

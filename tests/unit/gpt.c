@@ -165,6 +165,67 @@ static void check_allocation(const char *device)
 	occ_comm_close(world);
 }
 
+/* The measure is what opening takes, but for host tables of some KiB. */
+static void check_measure(struct setting s, int slots)
+{
+	struct occ_comm *world = occ_comm_open_self(60);
+	struct occ_gpt_shape shape = shape_of(&s, 1);
+	struct occ_gpt_memory m;
+	struct occ_topo topo;
+	struct occ_group tp;
+	struct occ_gpt g;
+	struct occ_err e = {0};
+	occ_topo_init(&topo, world, &s.layout, 0);
+	struct occ_device *dev = occ_device_open(s.device, s.type, 1, &e);
+	occ_group_init(&tp, topo.tp, dev, 1 << 12);
+	occ_gpt_measure(&shape, &s.layout, topo.place, s.type, s.micro, slots, &m);
+	int64_t before = occ_mem_live();
+	occ_gpt_init(&g, &shape, &topo, dev, &tp, s.micro, slots);
+	int64_t host = occ_mem_live() - before - (int64_t)(m.weights + m.gradients + m.activations);
+	CHECK(host > 0 && host < 32 << 10, "%d slots: %lld bytes more than measured", slots,
+	      (long long)host);
+	CHECK((m.gradients > 0) == (slots > 0), "%d slots: %zu of gradients", slots, m.gradients);
+	occ_gpt_release(&g);
+	occ_group_release(&tp);
+	occ_device_close(dev);
+	occ_topo_release(&topo);
+	occ_comm_close(world);
+}
+
+static size_t activations(const struct occ_gpt_shape *s, struct occ_place place, int slots)
+{
+	struct occ_gpt_memory m;
+	occ_gpt_measure(s, &(struct occ_layout){2, 4, 1}, place, OCC_BF16, 2, slots, &m);
+	return m.activations;
+}
+
+/* 13B parameters on tp 2, pp 4: what slots, recomputing and evaluation must save. */
+static void check_large(void)
+{
+	struct occ_gpt_shape s = {.layers = 40,
+				  .hidden = 5120,
+				  .heads = 40,
+				  .seq_len = 2048,
+				  .vocab = 50257,
+				  .vocab_padded = 50432,
+				  .tied = 1};
+	struct occ_place middle = {.pp = 1};
+	size_t R = 2 * 2048, x = R * 5120 * 2; /* one (R, C) in bf16 */
+	size_t evaluated = activations(&s, middle, 0), one = activations(&s, middle, 1);
+	size_t slot = activations(&s, middle, 4) - activations(&s, middle, 3);
+	/* a layer: x y1 xb y2, (3 + 1 + 4 + 4)/2 wide, lse of 20 heads, four statistics */
+	size_t layer = 10 * x + R * (20 + 4) * 4;
+	CHECK(slot == 10 * layer - x, "a slot of 10 layers: %zu, not %zu", slot, 10 * layer - x);
+	CHECK(one > slot && one < slot + 10 * x, "one slot: %zu", one);
+	s.recompute = 1;
+	slot = activations(&s, middle, 4) - activations(&s, middle, 3);
+	CHECK(slot == 9 * x, "a slot, recomputed: %zu, not %zu", slot, 9 * x);
+	CHECK(evaluated < layer + 3 * x, "evaluation: %zu", evaluated);
+	/* the last stage holds a chunk of logits, never all: 4096 x 25216 x 4 bytes */
+	size_t head = activations(&s, (struct occ_place){.pp = 3}, 1) - activations(&s, middle, 1);
+	CHECK(head < 4 * x + (100 << 20), "the head: %zu", head);
+}
+
 int main(void)
 {
 	struct setting untied = plain;
@@ -181,6 +242,11 @@ int main(void)
 			check_evaluation(devices[i], bf16 ? OCC_BF16 : OCC_F32);
 		}
 	}
+	for (int slots = 0; slots < 3; slots++) {
+		check_measure(plain, slots);
+		check_measure(untied, slots);
+	}
+	check_large();
 	CHECK(occ_mem_live() == 0, "%lld bytes are still held", (long long)occ_mem_live());
 	return check_done();
 }
