@@ -1,5 +1,6 @@
 /* The model on one rank: its gradients are the derivative of the loss, its loss is the
  * cross-entropy, evaluation and the next token's logits agree with training's forward pass. */
+#include "model/gpt_internal.h"
 #include "tests/check.h"
 #include "tests/tiny_gpt.h"
 
@@ -74,6 +75,42 @@ static void check_derivative(struct setting s, int every)
 	}
 	occ_free(x);
 	occ_free(g);
+	rank_close(&r);
+	occ_comm_close(world);
+}
+
+/* Logits come in chunks of rows, the last one short; real chunks are of some MiB, these of 3 rows.
+ */
+static void check_chunks(const char *device, enum occ_type type)
+{
+	struct setting s = plain;
+	struct rank r;
+	struct occ_comm *world = occ_comm_open_self(60);
+	double loss[2], diff = 0, sum = 0;
+	s.device = device;
+	s.type = type;
+	rank_open(&r, &s, world, 1);
+	int64_t n = r.gpt.weights.size;
+	float *g[2];
+	for (int i = 0; i < 2; i++) {
+		struct occ_gpt_impl *m = r.gpt.impl;
+		if (i)
+			m->head.rows = 3;
+		rank_step(&r, 1, 1);
+		loss[i] = r.gpt.loss_sum;
+		g[i] = occ_alloc((size_t)n, sizeof(float));
+		r.dev->ops->get(r.dev, g[i], r.gpt.d_grad, (size_t)n * sizeof(float));
+	}
+	for (int64_t k = 0; k < n; k++) {
+		diff += pow((double)g[0][k] - (double)g[1][k], 2);
+		sum += pow((double)g[0][k], 2);
+	}
+	CHECK_NEAR(loss[1] / loss[0], 1, 1e-6, "%s: loss %.9g in chunks, not %.9g", device, loss[1],
+		   loss[0]);
+	CHECK(sqrt(diff / sum) < (type == OCC_F32 ? 1e-6 : 1e-3), "%s: chunks: %g off", device,
+	      sqrt(diff / sum));
+	occ_free(g[0]);
+	occ_free(g[1]);
 	rank_close(&r);
 	occ_comm_close(world);
 }
@@ -239,6 +276,7 @@ int main(void)
 		check_allocation(devices[i]);
 		for (int bf16 = 0; bf16 < 2; bf16++) {
 			check_uniform(devices[i], bf16 ? OCC_BF16 : OCC_F32);
+			check_chunks(devices[i], bf16 ? OCC_BF16 : OCC_F32);
 			check_evaluation(devices[i], bf16 ? OCC_BF16 : OCC_F32);
 		}
 	}
