@@ -17,7 +17,7 @@ void occ_tokenizer_close(struct occ_tokenizer *t);
 int64_t occ_tokenizer_size(const struct occ_tokenizer *t);
 
 /* Encodes n bytes; no end-of-text is added, "<|endoftext|>" is ordinary text, no byte is changed
- * (decode(encode(x)) = x for any bytes, also invalid UTF-8). *ids is allocated, the caller frees. */
+ * (decode(encode(x)) = x for any bytes, also invalid UTF-8). *ids is allocated; caller frees. */
 int64_t occ_tokenizer_encode(struct occ_tokenizer *t, const char *text, size_t n, int32_t **ids);
 /* The same in pieces, for texts that do not fit in memory twice: appends the ids of whole words
  * from byte `at` on until `out` holds `enough` or the text ends; returns where it stopped. */
