@@ -221,7 +221,3 @@ const struct occ_device_ops occ_device_ref = {
 	.adamw = ref_adamw,
 	.sum_squares = ref_sum_squares,
 };
-
-/* Until they have tables of their own. */
-extern const struct occ_device_ops occ_device_cpu __attribute__((alias("occ_device_ref")));
-extern const struct occ_device_ops occ_device_strict __attribute__((alias("occ_device_ref")));

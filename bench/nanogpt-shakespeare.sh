@@ -30,7 +30,7 @@ for seed in $SEEDS; do
 		--set log.dir="$dir/$seed" --set eval.iters="$batches" \
 		--set data.train="[\"$dir/train.txt\"]" --set data.valid="[\"$dir/valid.txt\"]" \
 		>"$dir/out" 2>&1 || { cat "$dir/out" >&2; exit 1; }
-	loss=$(sed -n '/"eval"/s/.*"loss": *\([0-9.eE+-]*\).*/\1/p' "$dir/$seed/metrics.jsonl" | tail -n 1)
+	loss=$(sed -n '/"event": *"eval"/s/.*"loss": *\([0-9.eE+-]*\).*/\1/p' "$dir/$seed/metrics.jsonl" | tail -n 1)
 	echo "seed $seed: validation loss $loss"
 done | tee "$dir/losses"
 awk '{ sum += $NF } END { printf "mean of %d seeds: %.4f nats a character\n", NR, sum / NR }' "$dir/losses"

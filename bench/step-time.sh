@@ -27,7 +27,7 @@ ours() { # T PRECISION: "ms" lines
 		--set train.precision="$2" --set train.threads="$THREADS" --set train.iters=$((STEPS + 2)) \
 		--set data.train="[\"$dir/tokens.bin\"]" --set log.dir="$dir/log" >"$dir/out" 2>&1 ||
 		{ cat "$dir/out" >&2; exit 1; }
-	sed -n '/"train"/s/.*"step_ms": *\([0-9.eE+-]*\).*/ms \1/p' "$dir/log/metrics.jsonl" | tail -n +3
+	sed -n '/"event": *"train"/s/.*"step_ms": *\([0-9.eE+-]*\).*/ms \1/p' "$dir/log/metrics.jsonl" | tail -n +3
 }
 
 torch() { # T PRECISION. Open MP's BLAS and kept mappings are worth 2 x and 1.3 x to PyTorch here.

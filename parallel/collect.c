@@ -12,7 +12,7 @@
 #include "base/mem.h"
 
 enum {
-	PIECE = 1 << 20, /* elements in flight at once: bounds the scratch whatever n is */
+	PIECE = 1 << 19, /* elements in flight at once: bounds the scratch whatever n is */
 	WIDTH = 512,	 /* elements folded at once */
 	WINDOW = 8	 /* peers in flight in a gather */
 };

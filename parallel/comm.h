@@ -15,7 +15,10 @@
 #include "parallel/traffic.h"
 
 /* Every tag there is. */
-enum occ_tag { OCC_TAG_ACT = 1, OCC_TAG_GRAD, OCC_TAG_COLL, OCC_TAG_AGREE, OCC_TAG_TEST };
+enum occ_tag {
+	OCC_TAG_ACT = 1, OCC_TAG_GRAD, OCC_TAG_COLL, OCC_TAG_AGREE, OCC_TAG_TEST,
+	OCC_TAG_BLAME /* who waits for whom, once time is up */
+};
 
 enum { OCC_REQ_PARTS = 16 }; /* requests in flight for one large message: one big one gets half the line */
 
@@ -53,6 +56,7 @@ struct occ_comm {
 	const struct occ_comm_ops *ops;
 	int rank, size;
 	double timeout_s;             /* of every wait; inherited by split */
+	struct occ_comm *root;        /* the world communicator, itself there; borrowed */
 	int *world;                   /* [size] rank in the world communicator; owned */
 	const int *node_of;           /* [world size] node of each world rank; borrowed; NULL: one node */
 	struct occ_traffic *traffic;  /* where collectives count; borrowed; NULL: uncounted */

@@ -208,6 +208,7 @@ static struct occ_comm *wrap(MPI_Comm comm, double timeout_s, int patience)
 	m->patience = patience;
 	c->ops = &mpi_ops;
 	c->impl = m;
+	c->root = c;
 	c->timeout_s = timeout_s;
 	must(MPI_Comm_rank(comm, &c->rank), "MPI_Comm_rank");
 	must(MPI_Comm_size(comm, &c->size), "MPI_Comm_size");
@@ -226,6 +227,7 @@ static struct occ_comm *split(struct occ_comm *c, int color, int key)
 		return NULL;
 	struct occ_comm *s = wrap(comm, c->timeout_s, ((struct mpi_comm *)c->impl)->patience);
 	must(MPI_Allgather(&me, 1, MPI_INT, s->world, 1, MPI_INT, comm), "MPI_Allgather");
+	s->root = c->root;
 	s->node_of = c->node_of;
 	return s;
 }

@@ -36,6 +36,7 @@ static struct occ_comm *split(struct occ_comm *c, int color, int key)
 		return NULL;
 	struct occ_comm *s = occ_comm_open_self(c->timeout_s);
 	s->world[0] = c->world[0];
+	s->root = c->root;
 	s->node_of = c->node_of;
 	return s;
 }
@@ -73,6 +74,7 @@ struct occ_comm *occ_comm_open_self(double timeout_s)
 	struct occ_comm *c = occ_alloc(1, sizeof(*c));
 	c->ops = &self_ops;
 	c->size = 1;
+	c->root = c;
 	c->timeout_s = timeout_s;
 	c->world = occ_alloc(1, sizeof(*c->world));
 	return c;

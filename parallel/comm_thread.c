@@ -221,6 +221,7 @@ static struct occ_comm *view_open(struct team *t, int rank, double timeout_s)
 	impl->team = t;
 	c->ops = &thread_ops;
 	c->rank = rank;
+	c->root = c;
 	c->size = t->size;
 	c->timeout_s = timeout_s;
 	c->world = occ_alloc((size_t)t->size, sizeof(*c->world));
@@ -249,6 +250,7 @@ static struct occ_comm *join(struct occ_comm *c, int leader)
 	for (int r = 0; r < t->size; r++)
 		if (t->seat[r].color == t->seat[c->rank].color)
 			s->world[order(t, r)] = c->world[r];
+	s->root = c->root;
 	s->node_of = c->node_of;
 	return s;
 }

@@ -25,14 +25,15 @@ void occ_group_init(struct occ_group *g, struct occ_comm *comm, struct occ_devic
 	g->comm = comm;
 	g->dev = dev;
 	g->max_bytes = largest(max_bytes / 4 * 4, 4);
-	if (comm->size == 1)
+}
+
+static void grow(void **p, size_t *have, size_t bytes)
+{
+	if (bytes <= *have)
 		return;
-	size_t sizes = (size_t)comm->size * sizeof(size_t); /* of a gather */
-	for (int type = OCC_F32; type <= OCC_BF16; type++)
-		sizes = largest(sizes, occ_comm_scratch(comm, piece_of(g, type), type));
-	g->scratch = occ_alloc(sizes, 1);
-	if (!dev->ops->host_visible)
-		g->staging = occ_alloc(g->max_bytes, 1);
+	occ_free(*p);
+	*p = occ_alloc(bytes, 1);
+	*have = bytes;
 }
 
 void occ_group_release(struct occ_group *g)
@@ -81,6 +82,10 @@ static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type
 	double begin = occ_clock_ms();
 	struct occ_traffic *t = hide_traffic(g);
 	int64_t piece = piece_of(g, type);
+	piece = n < piece ? n : piece;
+	grow(&g->scratch, &g->scratch_bytes, occ_comm_scratch(g->comm, piece, type));
+	if (!g->dev->ops->host_visible)
+		grow(&g->staging, &g->staging_bytes, (size_t)piece * occ_type_size(type));
 	g->dev->ops->sync(g->dev);
 	for (int64_t at = 0; at < n; at += piece)
 		reduce_piece(g, d_x + (size_t)at * occ_type_size(type),
@@ -142,8 +147,10 @@ static void gather_staged(struct occ_group *g, char *d_x, int64_t rows, size_t r
 	int size = g->comm->size;
 	int64_t most = (rows + size - 1) / size; /* rows of the largest slice */
 	int64_t step = (int64_t)(g->max_bytes / row_bytes) / size;
+	step = most < step ? most : step;
 	occ_check(step > 0, "rows of %zu bytes from %d ranks in %zu bytes", row_bytes, size,
 		  g->max_bytes);
+	grow(&g->staging, &g->staging_bytes, (size_t)(step * size) * row_bytes);
 	for (int64_t k = 0; k * step < most; k++)
 		gather_part(g, d_x, rows, row_bytes, k, step);
 }
@@ -173,7 +180,8 @@ void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t
 		return;
 	double begin = occ_clock_ms();
 	struct occ_traffic *t = hide_traffic(g);
-	if (g->staging)
+	grow(&g->scratch, &g->scratch_bytes, (size_t)g->comm->size * sizeof(size_t));
+	if (!g->dev->ops->host_visible)
 		gather_staged(g, d_x, rows, row_bytes);
 	else
 		gather_direct(g, d_x, rows, row_bytes);

@@ -10,6 +10,7 @@ struct occ_group {
 	struct occ_device *dev;  /* borrowed */
 	void *staging, *scratch; /* owned host memory; staging only where the device is not host-visible */
 	size_t max_bytes;
+	size_t staging_bytes, scratch_bytes; /* grow to what the first step needs */
 };
 
 /* max_bytes: the largest piece moved at once; longer arrays go in pieces of it. */

@@ -12,7 +12,7 @@ static int export_weights(const char *checkpoint, const char *out, struct occ_er
 	struct occ_gpt_shape shape;
 	struct occ_weights w;
 	int64_t step;
-	if (occ_ckpt_find("", checkpoint, path, e) || occ_ckpt_shape(path, &shape, &step, e))
+	if (occ_ckpt_find(NULL, "", checkpoint, path, e) || occ_ckpt_shape(path, &shape, &step, e))
 		return -1;
 	shape.vocab_padded = shape.vocab; /* one rank, no padding */
 	struct occ_layout one = {1, 1, 1};

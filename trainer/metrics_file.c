@@ -3,29 +3,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/mem.h"
+#include "trainer/files.h"
 #include "trainer/metrics.h"
 #include "trainer/tensorboard.h"
-
-static int make_dir(const char *dir, struct occ_err *e)
-{
-	char path[4096];
-	if (snprintf(path, sizeof(path), "%s", dir) >= (int)sizeof(path))
-		return occ_fail(e, OCC_E_CKPT, "log.dir: the path is too long");
-	for (char *p = path + 1;; p++)
-		if (*p == '/' || !*p) {
-			char was = *p;
-			*p = '\0';
-			if (mkdir(path, 0777) && errno != EEXIST)
-				return occ_fail(e, OCC_E_CKPT, "log.dir %s: cannot be created: %s", path,
-						strerror(errno));
-			*p = was;
-			if (!was)
-				return 0;
-		}
-}
 
 static int write_config(struct occ_run *r, struct occ_err *e)
 {
@@ -66,10 +48,11 @@ static int keep_lines(const char *path, const char *aside, int64_t step, struct 
 int occ_metrics_files(struct occ_metrics *m, struct occ_err *e)
 {
 	struct occ_run *r = m->run;
+	struct occ_io io = {.code = OCC_E_CKPT};
 	char path[4200], aside[4216];
 	if (r->world->rank != 0 || !r->conf.log.dir[0])
 		return 0;
-	if (make_dir(r->conf.log.dir, e) || write_config(r, e))
+	if (occ_dir_make(r->conf.log.dir, io, e) || write_config(r, e))
 		return -1;
 	snprintf(path, sizeof(path), "%s/metrics.jsonl", r->conf.log.dir);
 	snprintf(aside, sizeof(aside), "%s.tmp", path);

@@ -111,7 +111,7 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	const struct occ_config *c = &r->conf;
 	size_t n = (size_t)r->gpt.weights.size;
 	struct occ_ckpt_state s = {.weights = &r->gpt.weights, .shape = &r->shape};
-	int bad = occ_ckpt_find(c->checkpoint.dir, c->checkpoint.resume, r->resumed, e);
+	int bad = occ_ckpt_find(r->world, c->checkpoint.dir, c->checkpoint.resume, r->resumed, e);
 	if (bad)
 		return -1;
 	s.master = occ_alloc(n, sizeof(float));

@@ -14,7 +14,7 @@ train() {
 		--set parallel.data="$dp" --set optimizer.lr=1e-3 --set batch.micro=2 \
 		--set log.dir="$tmp/log" --set checkpoint.dir="$tmp/ckpt" "$@" >"$tmp/out" 2>&1 &&
 		"$OCC_TRAIN" export --checkpoint "$tmp/ckpt" --out "$tmp/$name.safetensors" >"$tmp/out" 2>&1 &&
-		sed -n '/"train"/s/.*"loss": *\([^,}]*\).*/\1/p' "$tmp/log/metrics.jsonl" >"$tmp/$name.losses" &&
+		sed -n '/"event": *"train"/s/.*"loss": *\([^,}]*\).*/\1/p' "$tmp/log/metrics.jsonl" >"$tmp/$name.losses" &&
 		[ "$(wc -l <"$tmp/$name.losses")" = 20 ] && return
 	tail -n 3 "$tmp/out" >&2
 	return 1

@@ -5,14 +5,14 @@
     tests/golden/bpe.py >tests/golden/bpe.txt
 
 A line is the text in UTF-8 as hexadecimal digits ("-" for none), a tab, the ids. The vocabulary is
-built from tests/data/gpt2/vocab.bpe alone.
+built from tests/data/vocab.bpe alone.
 """
 import os
 import random
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-VOCAB = os.path.join(os.path.dirname(__file__), "..", "data", "gpt2", "vocab.bpe")
+VOCAB = os.path.join(os.path.dirname(__file__), "..", "data", "vocab.bpe")
 
 TEXTS = [
     "", " ", "  ", "\n", "\t", "\r\n", " \n", "\n ", "a", " a", "  a", "   a", "a ", "a  ", "a\n", "\na", "\n\na",

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "tests/check.h"
+#include "tests/whole.h"
 #include "trainer/safetensors.h"
 #include "trainer/weights_io.h"
 
@@ -116,7 +117,7 @@ static void check_shards(const struct occ_gpt_shape *s)
 	struct occ_weights w;
 	table(&w, s, 1, 1, 0, 0);
 	float *x = occ_alloc((size_t)w.size, sizeof(*x));
-	occ_weights_draw(&w, 7, x);
+	whole_fill(&w, 7, x);
 	CHECK(occ_weights_export(path, &w, x, &e) == 0, "%s", e.text);
 	occ_free(x);
 	occ_weights_release(&w);
@@ -125,7 +126,7 @@ static void check_shards(const struct occ_gpt_shape *s)
 		for (int r = 0; r < T * P; r++) {
 			table(&w, s, T, P, r % T, r / T);
 			float *want = occ_alloc((size_t)w.size, sizeof(*want)), *got = dirty(&w);
-			occ_weights_draw(&w, 7, want);
+			whole_fill(&w, 7, want);
 			CHECK(occ_weights_import(path, &w, s, got, &e) == 0, "%s", e.text);
 			CHECK(!memcmp(want, got, (size_t)w.size * sizeof(*want)),
 			      "tp %d of %d, pp %d of %d", r % T, T, r / T, P);
