@@ -83,7 +83,8 @@ void occ_topo_release(struct occ_topo *t)
 	occ_comm_close(t->model);
 	occ_comm_close(t->dp);
 	occ_comm_close(t->tp);
-	t->world->node_of = NULL;
+	if (t->world)
+		t->world->node_of = NULL;
 	occ_free(t->node_of);
 	memset(t, 0, sizeof(*t));
 }

@@ -52,9 +52,9 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 		*t = MPI;
 	else
 		*t = SELF;
-	if (a->ranks > 0 && *t == MPI)
+	if (a->ranks > 0 && (*t == MPI || under_launcher()))
 		return occ_fail(e, OCC_E_CONFIG,
-				"--ranks is for parallel.transport thread; with mpi the launcher counts them");
+				"--ranks makes ranks as threads of one process; under a launcher it counts them");
 	if (*t == THREAD && under_launcher())
 		return occ_fail(e, OCC_E_LAUNCH,
 				"parallel.transport thread makes its ranks in one process: start it without mpirun or srun");

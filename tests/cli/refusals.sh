@@ -58,7 +58,7 @@ done <<'ROWS'
 3|nosuch|--config @/c.json --set init.load=@/nosuch.safetensors
 3|nosuch.bpe|--config @/c.json --set data.tokenizer=@/nosuch.bpe
 4|nosuch|--config @/c.json --set checkpoint.resume=@/nosuch
-4|log.dir|--config @/c.json --set log.dir=@/t.txt/log
+4|t.txt/log|--config @/c.json --set log.dir=@/t.txt/log
 4|nosuch|export --checkpoint @/nosuch --out @/x.safetensors
 3|zeros.bin|inspect @/zeros.bin
 3|nosuch|inspect @/nosuch
@@ -76,12 +76,13 @@ for how in thread mpi; do
 		skip "mpirun: this build has no MPI or a sanitizer that it does not suit"
 		continue
 	fi
-	ranks() { if [ $how = mpi ]; then mpirun -q -n 4 "$OCC_TRAIN" "$@"; else "$OCC_TRAIN" --ranks 4 "$@"; fi; }
-	run() { local limit=$1; shift; export -f ranks; export how; timeout "$limit" bash -c 'ranks "$@"' _ "$@"; }
-	refuse 2 heads run 20 "${c[@]}" --set model.heads=3
-	refuse 3 nosuch.txt run 20 "${c[@]}" --set 'data.train=["nosuch.txt"]'
-	refuse 5 ranks run 20 "${c[@]}" --set parallel.tensor=8
-	refuse 5 "one rank" run 20 generate "${c[@]}" --prompt x
+	run=("$OCC_TRAIN")
+	many=(--ranks 4)
+	[ $how = thread ] || run=(mpirun -q -n 4 "$OCC_TRAIN") many=()
+	refuse 2 heads "${run[@]}" "${c[@]}" "${many[@]}" --set model.heads=3
+	refuse 3 nosuch.txt "${run[@]}" "${c[@]}" "${many[@]}" --set 'data.train=["nosuch.txt"]'
+	refuse 5 ranks "${run[@]}" "${c[@]}" "${many[@]}" --set parallel.data=3
+	refuse 5 "one rank" "${run[@]}" generate "${c[@]}" "${many[@]}" --prompt x
 done
 if [ "$OCC_MPI" = 1 ]; then
 	refuse 2 --confg mpirun -q -n 4 "$OCC_TRAIN" --confg x

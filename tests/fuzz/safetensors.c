@@ -1,6 +1,6 @@
-/* Fuzz target of the safetensors reader: any bytes are read or refused, never more.
- * libFuzzer entry; with -DFUZZ_MAIN a program that runs the files named, or mutates them N times:
- * safetensors FILE... | safetensors -n N SEED FILE. */
+/* Fuzz target of the safetensors reader: any bytes are read or refused, never more. The entry is
+ * libFuzzer's; with -DFUZZ_MAIN it is a program that runs the files named. tests/unit/safetensors.c
+ * calls it with mutations of a real file. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,34 +59,9 @@ static uint8_t *slurp(const char *path, size_t *n)
 	return x;
 }
 
-/* Mostly the header: a few bytes replaced, and sometimes the end cut off. */
-static void mutate(const char *path, long rounds, unsigned seed)
-{
-	static const char likely[] = "{}[]\",:0123456789-\\uFe ";
-	size_t n, head;
-	uint8_t *x = slurp(path, &n), *y = malloc(n);
-	srandom(seed);
-	head = n < 1400 ? n : 1400;
-	for (long r = 0; r < rounds && y; r++) {
-		size_t len = random() % 8 ? n : (size_t)random() % n;
-		memcpy(y, x, n);
-		for (long k = random() % 4; k >= 0; k--)
-			y[(size_t)random() % head] =
-				(uint8_t)(random() % 2
-						  ? likely[(size_t)random() % (sizeof(likely) - 1)]
-						  : random());
-		LLVMFuzzerTestOneInput(y, len);
-	}
-	free(x);
-	free(y);
-}
-
+/* A program that runs the files named, for what a fuzzer found. */
 int main(int argc, char **argv)
 {
-	if (argc == 5 && !strcmp(argv[1], "-n")) {
-		mutate(argv[4], atol(argv[2]), (unsigned)atoi(argv[3]));
-		return 0;
-	}
 	for (int i = 1; i < argc; i++) {
 		size_t n;
 		uint8_t *x = slurp(argv[i], &n);

@@ -140,10 +140,10 @@ static int load(const char *path, struct occ_layout l, int rank, const struct oc
 /* Valid until four calls later. */
 static char *join(const char *dir, const char *name)
 {
-	static _Thread_local char buf[4][256];
+	static _Thread_local char buf[4][512];
 	static _Thread_local int next;
 	char *s = buf[next++ % 4];
-	snprintf(s, 256, "%s/%s", dir, name);
+	snprintf(s, sizeof(buf[0]), "%s/%s", dir, name);
 	return s;
 }
 
