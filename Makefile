@@ -13,7 +13,7 @@ say   = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
 B    := build/$(ARCH)-mpi$(MPI)-$(BLAS)$(if $(SAN),-$(subst $(comma),+,$(SAN)))
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
 	-Wvla -Werror
-OPT  := -O3 -march=$(ARCH) -g -fopenmp -ffp-contract=fast
+OPT  := -O3 -march=$(ARCH) -g -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_ALL = -std=c11 $(WARN) $(OPT) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -O1) $(CFLAGS)
 CPPFLAGS_ALL = -I. -MMD -MP -D_GNU_SOURCE $(CPPFLAGS)

@@ -12,7 +12,7 @@
 #include "base/gemm.h"
 
 struct occ_cpu {
-	struct occ_gemm_cache *gemm;
+	struct occ_gemm_lib *gemm;
 	char *scratch;       /* [threads][per_thread], then `shared` bytes */
 	size_t per_thread, shared;
 };

@@ -13,7 +13,7 @@ static int cpu_open(struct occ_device *d, struct occ_err *e)
 	struct occ_cpu *c = occ_alloc(1, sizeof(*c));
 	(void)e;
 	omp_set_num_threads(d->threads); /* of this thread's teams: a rank may be a thread itself */
-	c->gemm = occ_gemm_open(d->type);
+	c->gemm = occ_gemm_open(d->type, d->threads);
 	d->impl = c;
 	occ_cpu_reserve(d, 3 * CHUNK * sizeof(float), 0);
 	return 0;

@@ -1,177 +1,199 @@
-/* oneDNN's matmul primitive on plain strided layouts: transposes are strides, beta is a sum post-op. */
+/* Products through oneDNN's matmul primitive, for fp32 and bf16, on strided matrices as they stand.
+ * A primitive is made once per shape and kept; only the addresses change from call to call. What
+ * the library cannot do on this CPU (bf16 without AVX-512) runs in fp32 on copies. */
+#include "base/gemm.h"
+
 #include <dnnl.h>
+#include <omp.h>
 #include <string.h>
 
-#include "base/gemm.h"
 #include "base/mem.h"
 
-enum { A, B, C, BIAS, NMEM };
+const char *const occ_gemm_name = "oneDNN";
 
-struct product {
-	struct occ_gemm key;
-	dnnl_primitive_t prim;
-	dnnl_memory_t mem[NMEM], scratch;
-	struct product *next;
+enum { A, B, BIAS, C, SCRATCH, NOPERANDS };
+
+struct entry {
+	struct occ_gemm g;
+	enum occ_type type;
+	dnnl_primitive_t prim; /* NULL: not offered */
+	dnnl_memory_t mem[NOPERANDS];
+	size_t scratch;
 };
 
-enum { NBUCKETS = 256 };
-
-struct occ_gemm_cache {
+struct occ_gemm_lib {
 	enum occ_type type;
+	int threads;
 	dnnl_engine_t engine;
 	dnnl_stream_t stream;
-	struct product *buckets[NBUCKETS];
-	void *scratch; /* shared by all products: they run one after the other */
-	size_t scratch_bytes;
+	struct entry *at;
+	int n, cap;
+	char *arena; /* scratch of the hungriest primitive */
+	size_t arena_bytes;
+	struct occ_widen widen;
 };
 
-static void check(dnnl_status_t s, const char *what)
+static void need(dnnl_status_t status, const char *what)
 {
-	if (s != dnnl_success)
-		occ_die(OCC_E_DEVICE, "oneDNN: %s failed with status %d", what, (int)s);
+	if (status != dnnl_success)
+		occ_die(OCC_E_DEVICE, "oneDNN: %s failed with status %d", what, (int)status);
 }
 
-struct occ_gemm_cache *occ_gemm_open(enum occ_type type)
+struct occ_gemm_lib *occ_gemm_open(enum occ_type type, int threads)
 {
-	struct occ_gemm_cache *c = occ_alloc(1, sizeof(*c));
-	c->type = type;
-	check(dnnl_engine_create(&c->engine, dnnl_cpu, 0), "engine");
-	check(dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags), "stream");
-	return c;
+	struct occ_gemm_lib *lib = occ_alloc(1, sizeof(*lib));
+	lib->type = type;
+	lib->threads = threads;
+	need(dnnl_engine_create(&lib->engine, dnnl_cpu, 0), "engine");
+	need(dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags), "stream");
+	return lib;
 }
 
-static void destroy(struct product *p)
+void occ_gemm_close(struct occ_gemm_lib *lib)
 {
-	for (int i = 0; i < NMEM; i++)
-		if (p->mem[i])
-			dnnl_memory_destroy(p->mem[i]);
-	dnnl_memory_destroy(p->scratch);
-	dnnl_primitive_destroy(p->prim);
-	occ_free(p);
+	for (int i = 0; i < lib->n; i++) {
+		struct entry *x = &lib->at[i];
+		if (x->prim)
+			dnnl_primitive_destroy(x->prim);
+		for (int k = 0; k < NOPERANDS; k++)
+			if (x->mem[k])
+				dnnl_memory_destroy(x->mem[k]);
+	}
+	dnnl_stream_destroy(lib->stream);
+	dnnl_engine_destroy(lib->engine);
+	occ_free(lib->at);
+	occ_free(lib->arena);
+	occ_free(lib->widen.at);
+	occ_free(lib);
 }
 
-void occ_gemm_close(struct occ_gemm_cache *c)
+static int same(const struct entry *x, const struct occ_gemm *g, enum occ_type type)
 {
-	if (!c)
-		return;
-	for (int i = 0; i < NBUCKETS; i++)
-		for (struct product *p = c->buckets[i], *next; p; p = next) {
-			next = p->next;
-			destroy(p);
-		}
-	dnnl_stream_destroy(c->stream);
-	dnnl_engine_destroy(c->engine);
-	occ_free(c->scratch);
-	occ_free(c);
+	const struct occ_gemm *h = &x->g;
+	return h->m == g->m && h->n == g->n && h->k == g->k && h->ta == g->ta && h->tb == g->tb &&
+	       h->lda == g->lda && h->ldb == g->ldb && h->ldc == g->ldc && h->beta == g->beta &&
+	       h->bias == g->bias && h->c_type == g->c_type && x->type == type;
 }
 
-static dnnl_data_type_t data_type(enum occ_type t)
+/* Descriptor of a rows x cols matrix, stored as it is or as its transpose. */
+static void describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int transposed, int64_t ld,
+		     enum occ_type type)
 {
-	return t == OCC_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
-/* A (rows, cols) operand; `t`: the stored matrix is its transpose, ld elements between stored rows. */
-static dnnl_memory_desc_t operand(int64_t rows, int64_t cols, int t, int64_t ld, enum occ_type type)
-{
-	dnnl_memory_desc_t md;
-	dnnl_dims_t dims = {rows, cols}, strides = {t ? 1 : ld, t ? ld : 1};
-	check(dnnl_memory_desc_init_by_strides(&md, 2, dims, data_type(type), strides), "layout");
-	return md;
-}
-
-static dnnl_memory_t memory(struct occ_gemm_cache *c, const dnnl_memory_desc_t *md)
-{
-	dnnl_memory_t m;
-	check(dnnl_memory_create(&m, md, c->engine, DNNL_MEMORY_NONE), "memory");
-	return m;
+	dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
+	need(dnnl_memory_desc_init_by_strides(md, 2, dims, type == OCC_BF16 ? dnnl_bf16 : dnnl_f32,
+					      strides),
+	     "matrix layout");
 }
 
 static dnnl_primitive_attr_t attributes(const struct occ_gemm *g)
 {
 	dnnl_primitive_attr_t attr;
 	dnnl_post_ops_t ops;
-	check(dnnl_primitive_attr_create(&attr), "attributes");
-	check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad");
-	if (g->beta != 0) {
-		check(dnnl_post_ops_create(&ops), "post-ops");
-		check(dnnl_post_ops_append_sum(ops, g->beta), "sum");
-		check(dnnl_primitive_attr_set_post_ops(attr, ops), "post-ops");
-		dnnl_post_ops_destroy(ops);
-	}
+	need(dnnl_primitive_attr_create(&attr), "attributes");
+	need(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratch");
+	if (g->beta == 0)
+		return attr;
+	need(dnnl_post_ops_create(&ops), "post-ops");
+	need(dnnl_post_ops_append_sum(ops, g->beta), "sum");
+	need(dnnl_primitive_attr_set_post_ops(attr, ops), "post-ops");
+	dnnl_post_ops_destroy(ops);
 	return attr;
 }
 
-static void grow(struct occ_gemm_cache *c, size_t bytes)
+/* Makes the primitive and its memory objects; leaves prim NULL where there is none. */
+static void make(struct occ_gemm_lib *lib, struct entry *x)
 {
-	if (bytes <= c->scratch_bytes)
-		return;
-	occ_free(c->scratch);
-	c->scratch = occ_alloc(bytes, 1);
-	c->scratch_bytes = bytes;
-}
-
-static struct product *prepare(struct occ_gemm_cache *c, const struct occ_gemm *g)
-{
-	struct product *p = occ_alloc(1, sizeof(*p));
+	const struct occ_gemm *g = &x->g;
+	dnnl_memory_desc_t md[NOPERANDS];
 	dnnl_matmul_desc_t desc;
 	dnnl_primitive_desc_t pd;
-	dnnl_memory_desc_t md[NMEM] = {
-		[A] = operand(g->m, g->k, g->ta, g->lda, c->type),
-		[B] = operand(g->k, g->n, g->tb, g->ldb, c->type),
-		[C] = operand(g->m, g->n, 0, g->ldc, g->c_type),
-		[BIAS] = operand(1, g->n, 0, g->n, c->type),
-	};
+	describe(&md[A], g->m, g->k, g->ta, g->lda, x->type);
+	describe(&md[B], g->k, g->n, g->tb, g->ldb, x->type);
+	describe(&md[BIAS], 1, g->n, 0, g->n, x->type);
+	describe(&md[C], g->m, g->n, 0, g->ldc, g->c_type);
+	need(dnnl_matmul_desc_init(&desc, &md[A], &md[B], g->bias ? &md[BIAS] : NULL, &md[C]),
+	     "matmul");
 	dnnl_primitive_attr_t attr = attributes(g);
-	check(dnnl_matmul_desc_init(&desc, &md[A], &md[B], g->bias ? &md[BIAS] : NULL, &md[C]), "matmul");
-	check(dnnl_primitive_desc_create(&pd, &desc, attr, c->engine, NULL), "matmul of this shape");
-	check(dnnl_primitive_create(&p->prim, pd), "matmul primitive");
-	const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-	grow(c, dnnl_memory_desc_get_size(scratch));
-	p->scratch = memory(c, scratch);
-	for (int i = 0; i < NMEM; i++)
-		p->mem[i] = memory(c, &md[i]);
-	p->key = *g;
-	dnnl_primitive_desc_destroy(pd);
+	dnnl_status_t got = dnnl_primitive_desc_create(&pd, &desc, attr, lib->engine, NULL);
 	dnnl_primitive_attr_destroy(attr);
-	return p;
-}
-
-static int same(const struct occ_gemm *x, const struct occ_gemm *y)
-{
-	return x->ta == y->ta && x->tb == y->tb && x->m == y->m && x->n == y->n && x->k == y->k &&
-	       x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc && x->c_type == y->c_type &&
-	       x->beta == y->beta && x->bias == y->bias; /* two betas: equal bits or not the same */
-}
-
-static struct product *find(struct occ_gemm_cache *c, const struct occ_gemm *g)
-{
-	uint64_t h = (uint64_t)g->m * 0x9e3779b97f4a7c15u + (uint64_t)g->n * 0xc2b2ae3d27d4eb4fu +
-		     (uint64_t)g->k * 0x165667b19e3779f9u + (uint64_t)(g->ta * 2 + g->tb);
-	struct product **bucket = &c->buckets[(h >> 32) % NBUCKETS];
-	for (struct product *p = *bucket; p; p = p->next)
-		if (same(&p->key, g))
-			return p;
-	struct product *p = prepare(c, g);
-	p->next = *bucket;
-	return *bucket = p;
-}
-
-void occ_gemm_run(struct occ_gemm_cache *c, const struct occ_gemm *g, const void *a, const void *b,
-		  const void *bias, void *out)
-{
-	const void *handle[NMEM] = {a, b, out, bias};
-	static const int name[NMEM] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
-	dnnl_exec_arg_t args[NMEM + 1];
-	int n = 0;
-	if (g->m == 0 || g->n == 0)
+	if (got != dnnl_success)
 		return;
-	struct product *p = find(c, g);
-	for (int i = 0; i < (g->bias ? NMEM : BIAS); i++) {
-		dnnl_memory_set_data_handle(p->mem[i], (void *)(uintptr_t)handle[i]);
-		args[n++] = (dnnl_exec_arg_t){name[i], p->mem[i]};
+	need(dnnl_primitive_create(&x->prim, pd), "primitive");
+	md[SCRATCH] = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+	x->scratch = dnnl_memory_desc_get_size(&md[SCRATCH]);
+	for (int k = 0; k < NOPERANDS; k++)
+		if (k != BIAS || g->bias)
+			need(dnnl_memory_create(&x->mem[k], &md[k], lib->engine, DNNL_MEMORY_NONE),
+			     "memory");
+	dnnl_primitive_desc_destroy(pd);
+}
+
+static struct entry *append(struct occ_gemm_lib *lib)
+{
+	if (lib->n == lib->cap) {
+		lib->cap = lib->cap ? 2 * lib->cap : 32;
+		struct entry *at = occ_alloc((size_t)lib->cap, sizeof(*at));
+		if (lib->n)
+			memcpy(at, lib->at, (size_t)lib->n * sizeof(*at));
+		occ_free(lib->at);
+		lib->at = at;
 	}
-	dnnl_memory_set_data_handle(p->scratch, c->scratch);
-	args[n++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, p->scratch};
-	check(dnnl_primitive_execute(p->prim, c->stream, n, args), "execution");
-	dnnl_stream_wait(c->stream);
+	return &lib->at[lib->n++];
+}
+
+static struct entry *entry_of(struct occ_gemm_lib *lib, const struct occ_gemm *g,
+			      enum occ_type type)
+{
+	for (int i = 0; i < lib->n; i++)
+		if (same(&lib->at[i], g, type))
+			return &lib->at[i];
+	struct entry *x = append(lib);
+	x->g = *g;
+	x->type = type;
+	make(lib, x);
+	if (x->scratch > lib->arena_bytes) {
+		occ_free(lib->arena);
+		lib->arena = occ_alloc(x->scratch, 1);
+		lib->arena_bytes = x->scratch;
+	}
+	return x;
+}
+
+static void execute(struct occ_gemm_lib *lib, struct entry *x, void *const at[NOPERANDS])
+{
+	static const int role[NOPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
+					    DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+	dnnl_exec_arg_t args[NOPERANDS];
+	int n = 0;
+	for (int k = 0; k < NOPERANDS; k++) {
+		if (!x->mem[k])
+			continue;
+		need(dnnl_memory_set_data_handle(x->mem[k], at[k]), "operand");
+		args[n++] = (dnnl_exec_arg_t){role[k], x->mem[k]};
+	}
+	need(dnnl_primitive_execute(x->prim, lib->stream, n, args), "matmul");
+}
+
+static void product_f32(void *to, const struct occ_gemm *g, const float *a, const float *b,
+			const float *bias, float *c)
+{
+	struct occ_gemm_lib *lib = to;
+	struct entry *x = entry_of(lib, g, OCC_F32);
+	if (!x->prim)
+		occ_die(OCC_E_DEVICE, "oneDNN offers no fp32 product");
+	execute(lib, x, (void *[]){(void *)a, (void *)b, (void *)bias, c, lib->arena});
+}
+
+void occ_gemm_run(struct occ_gemm_lib *lib, const struct occ_gemm *g, const void *a, const void *b,
+		  const void *bias, void *c)
+{
+	if (!g->m || !g->n)
+		return;
+	omp_set_num_threads(lib->threads); /* of the calling thread: other devices may differ */
+	struct entry *x = entry_of(lib, g, lib->type);
+	if (x->prim)
+		execute(lib, x, (void *[]){(void *)a, (void *)b, (void *)bias, c, lib->arena});
+	else
+		occ_gemm_widened(&lib->widen, g, lib->type, (const void *[]){a, b, bias}, c,
+				 product_f32, lib);
 }

@@ -66,7 +66,7 @@ struct occ_comm {
 /* Opening. `self` is one rank. */
 struct occ_comm *occ_comm_open_self(double timeout_s);
 /* MPI_Init and the world; called once a process, before any thread; sets
- * OMPI_MCA_mpi_yield_when_idle=1 first. Refusal (5) where srun started N tasks that do not see each
+ * OMPI_MCA_mpi_yield_when_idle=1 and OMPI_MCA_btl_tcp_flags=1 first, unless they are set. Refusal (5) where srun started N tasks that do not see each
  * other. Without MPI in the build: refusal (2). `close` of the world finalises MPI. */
 struct occ_comm *occ_comm_open_mpi(double timeout_s, struct occ_err *e);
 /* Runs body(world, arg) on n threads of this process; returns the largest value that a body returned. */

@@ -258,7 +258,10 @@ struct occ_comm *occ_comm_open_mpi(double timeout_s, struct occ_err *e)
 			e); /* before MPI starts: it would end the task with a page of text */
 		return NULL;
 	}
-	setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* 5 x slower where ranks exceed cores */
+	setenv("OMPI_MCA_mpi_yield_when_idle", "1",
+	       0); /* else 5 x slower where ranks exceed cores */
+	setenv("OMPI_MCA_btl_tcp_flags", "1",
+	       0); /* else two that send at each other get half a line */
 	must(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
 	must(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 	struct occ_comm *c = wrap(MPI_COMM_WORLD, timeout_s, patience_of(MPI_COMM_WORLD));

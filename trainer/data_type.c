@@ -1,0 +1,38 @@
+/* Arrays of token ids by type. `range` is the scan that every token of every file goes through
+ * once, so it is written for the vectoriser: no branch, no early exit. Knows no file format. */
+#include <string.h>
+
+#include "trainer/data_kind.h"
+
+#define TYPE(T, name)                                                                              \
+	static int64_t at_##name(const void *x, int64_t i)                                         \
+	{                                                                                          \
+		return ((const T *)x)[i];                                                          \
+	}                                                                                          \
+	static void range_##name(const void *x, int64_t n, int64_t *lo, int64_t *hi)               \
+	{                                                                                          \
+		const T *p = x;                                                                    \
+		T low = p[0], high = p[0];                                                         \
+		for (int64_t i = 1; i < n; i++) {                                                  \
+			low = p[i] < low ? p[i] : low;                                             \
+			high = p[i] > high ? p[i] : high;                                          \
+		}                                                                                  \
+		*lo = low;                                                                         \
+		*hi = high;                                                                        \
+	}                                                                                          \
+	static void copy_##name(const void *x, int64_t at, int64_t n, int32_t *out)                \
+	{                                                                                          \
+		const T *p = (const T *)x + at;                                                    \
+		for (int64_t i = 0; i < n; i++)                                                    \
+			out[i] = (int32_t)p[i];                                                    \
+	}                                                                                          \
+	const struct occ_token_type occ_token_##name = {#name, sizeof(T), at_##name, range_##name, \
+							copy_##name};
+
+TYPE(uint8_t, u8)
+TYPE(int8_t, i8)
+TYPE(uint16_t, u16)
+TYPE(int16_t, i16)
+TYPE(int32_t, i32)
+TYPE(uint32_t, u32)
+TYPE(int64_t, i64)
