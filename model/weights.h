@@ -25,7 +25,7 @@ enum occ_split {
 };
 
 struct occ_weight {
-	char name[40];	      /* Hugging Face GPT-2 name without prefix: "h.3.attn.c_attn.weight" */
+	char name[40];	      /* Hugging Face's, without prefix: "h.3.attn.c_attn.bias" */
 	int ndim;	      /* 1: a vector of `cols` */
 	int64_t rows, cols;   /* of the whole tensor, (out, in), padded vocabulary; rows 1 if 1-D */
 	int64_t real_rows;    /* rows that are not padding: what files hold */
