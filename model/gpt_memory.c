@@ -139,7 +139,7 @@ static void describe_table(struct occ_gpt *g, const struct occ_layout *l, struct
 	m->lnf = index_of(w, "ln_f.weight");
 	m->first_row = m->wpe + 1;
 	m->head.w = g->shape.tied ? m->wte : index_of(w, "lm_head.weight");
-	m->head.V = g->shape.vocab_padded / w->T;
+	m->head.V = g->shape.vocab_padded / l->tensor;
 	m->head.valid = g->shape.vocab;
 	m->head.rows = occ_head_rows(g->micro * g->shape.seq_len, m->head.V);
 	m->ctx = (struct occ_ctx){
