@@ -71,6 +71,34 @@ const char *occ_opts_nearest(const struct occ_opts *o, const char *key)
 	return best;
 }
 
+/* Length of the first `dots` + 1 parts of a key; 0 if it ends with them and so names no section. */
+static size_t section_length(const char *key, int dots)
+{
+	for (size_t i = 0; key[i]; i++)
+		if (key[i] == '.' && dots-- == 0)
+			return i;
+	return 0;
+}
+
+void occ_opts_nearest_section(const struct occ_opts *o, const char *path, char *out, size_t size)
+{
+	const char *key = occ_opts_nearest(o, path);
+	int least = distance(path, key), dots = 0;
+	for (const char *p = path; *p; p++)
+		dots += *p == '.';
+	snprintf(out, size, "%s", key);
+	for (int i = 0; i < o->n; i++) {
+		char section[128];
+		size_t n = section_length(o->rows[i].key, dots);
+		snprintf(section, sizeof(section), "%.*s", (int)n, o->rows[i].key);
+		int d = distance(path, section);
+		if (n && d < least) {
+			least = d;
+			snprintf(out, size, "%s", section);
+		}
+	}
+}
+
 void occ_opts_clear(const struct occ_opt *row, void *conf)
 {
 	void *f = field(row, conf);
@@ -270,7 +298,7 @@ void occ_opts_release(const struct occ_opts *o, void *conf)
 
 int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, struct occ_err *e)
 {
-	char key[128], where[160];
+	char key[128];
 	const char *equals = strchr(assignment, '=');
 	size_t n = equals ? (size_t)(equals - assignment) : 0, at;
 	if (!equals || n == 0 || n >= sizeof(key))
@@ -282,9 +310,10 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 	if (!row)
 		return occ_fail(e, OCC_E_CONFIG, "--set: unknown key \"%s\"; did you mean \"%s\"?", key,
 				occ_opts_nearest(o, key));
-	snprintf(where, sizeof(where), "--set: ");
+	if (!occ_opts_is_utf8(equals + 1)) /* it could not be printed as JSON */
+		return occ_fail(e, OCC_E_CONFIG, "--set: %s: not UTF-8", key);
 	cJSON *v = occ_opts_json_parse(equals + 1, &at);
-	int word = row->type == OCC_OPT_STRING || row->type == OCC_OPT_STAGES;
+	int word = (row->type == OCC_OPT_STRING || row->type == OCC_OPT_STAGES) && equals[1] != '"';
 	if (word && (!v || (row->type == OCC_OPT_STRING && !cJSON_IsString(v)))) {
 		cJSON_Delete(v); /* a bare word; for strings also one that looks like a number */
 		v = cJSON_CreateString(equals + 1);
@@ -292,7 +321,7 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 	if (!v)
 		return occ_fail(e, OCC_E_CONFIG, "--set: %s: %s is needed, as JSON, not %.200s", key,
 				type_name[row->type], equals + 1);
-	int bad = occ_opts_store(row, conf, v, where, e);
+	int bad = occ_opts_store(row, conf, v, "--set: ", e);
 	cJSON_Delete(v);
 	return bad;
 }

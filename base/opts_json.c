@@ -46,6 +46,17 @@ static int utf8(const unsigned char *p)
 	return 0;
 }
 
+int occ_opts_is_utf8(const char *text)
+{
+	const unsigned char *p = (const unsigned char *)text;
+	for (int n; *p; p += n) {
+		n = *p < 0x20 ? 1 : utf8(p);
+		if (!n)
+			return 0;
+	}
+	return 1;
+}
+
 static int hex4(const unsigned char *p)
 {
 	int v = 0;
@@ -190,7 +201,8 @@ cJSON *occ_opts_json_parse(const char *text, size_t *at)
 {
 	struct cursor c = {(const unsigned char *)text, 0};
 	int ok = value(&c);
-	space(&c);
+	if (ok)
+		space(&c);
 	*at = (size_t)((const char *)c.p - text);
 	return ok && !*c.p ? cJSON_Parse(text) : NULL;
 }
@@ -249,6 +261,19 @@ struct source {
 static int read_object(const struct source *s, const cJSON *object, const char *at, const char *prefix,
 		       struct occ_err *e);
 
+/* A key that is no row and no section. An object was meant as a section. */
+static int refuse_key(const struct source *s, const cJSON *m, const char *where, const char *path,
+		      struct occ_err *e)
+{
+	char near[128];
+	if (cJSON_IsObject(m))
+		occ_opts_nearest_section(s->opts, path, near, sizeof(near));
+	else
+		snprintf(near, sizeof(near), "%s", occ_opts_nearest(s->opts, path));
+	return occ_fail(e, OCC_E_CONFIG, "%sunknown key \"%.200s\"; did you mean \"%s\"?", where, path,
+			near);
+}
+
 static int read_member(const struct source *s, const cJSON *m, const char *name, const char *path,
 		       struct occ_err *e)
 {
@@ -256,11 +281,14 @@ static int read_member(const struct source *s, const cJSON *m, const char *name,
 	int line = line_of(s->text, (size_t)(name - s->text));
 	const struct occ_opt *row = occ_opts_find(s->opts, path);
 	snprintf(where, sizeof(where), "%.280s:%d: ", s->file, line);
+	if (strchr(m->string, '.') && (row || occ_opts_is_section(s->opts, path)))
+		return occ_fail(e, OCC_E_CONFIG,
+				"%s\"%s\": a section is an object of its own: {\"model\": {\"layers\": 12}}", where,
+				path);
 	if (row)
 		return occ_opts_store(row, s->conf, m, where, e);
 	if (!occ_opts_is_section(s->opts, path))
-		return occ_fail(e, OCC_E_CONFIG, "%sunknown key \"%.200s\"; did you mean \"%s\"?", where, path,
-				occ_opts_nearest(s->opts, path));
+		return refuse_key(s, m, where, path, e);
 	if (!cJSON_IsObject(m))
 		return occ_fail(e, OCC_E_CONFIG, "%s%s: this is a section; an object is needed", where, path);
 	return read_object(s, m, member_value(name), path, e);

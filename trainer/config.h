@@ -65,7 +65,7 @@ extern const struct occ_opts occ_config_opts;
 int occ_config_load(struct occ_config *c, const char *path, char *const *sets, int nsets,
 		    struct occ_err *e);
 /* What must hold between keys for `ranks` ranks: hidden % heads, heads % tp, layers >= pp, global %
- * (micro * dp), warm-up and decay, codecs that are built (2); tp*pp*dp = ranks (5). Also resolves
+ * (micro * dp), keys that need another key, parts that are built (2); tp*pp*dp = ranks (5). Also resolves
  * parallel.data 0 and decay_iters 0. */
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e);
 void occ_config_release(struct occ_config *c);

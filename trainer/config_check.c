@@ -90,11 +90,17 @@ static int check_built(struct occ_config *c, struct occ_err *e)
 
 static int check_compress(struct occ_config *c, struct occ_err *e)
 {
-	const struct occ_config_site *sites[] = {&c->compress.pipeline_backward,
-						 &c->compress.pipeline_forward, &c->compress.data_parallel};
-	for (int i = 0; i < 3; i++)
-		if (sites[i]->bits != 2 && sites[i]->bits != 4 && sites[i]->bits != 8)
-			return occ_fail(e, OCC_E_CONFIG, "compress.*.bits %lld: 2, 4 or 8", LL(sites[i]->bits));
+	const struct { const char *name; const struct occ_config_site *site; } rows[] = {
+		{"pipeline_backward", &c->compress.pipeline_backward},
+		{"pipeline_forward", &c->compress.pipeline_forward},
+		{"data_parallel", &c->compress.data_parallel},
+	};
+	for (int i = 0; i < 3; i++) {
+		int64_t bits = rows[i].site->bits;
+		if (bits != 2 && bits != 4 && bits != 8)
+			return occ_fail(e, OCC_E_CONFIG, "compress.%s.bits: %lld is not one of 2, 4, 8",
+					rows[i].name, LL(bits));
+	}
 	if (c->compress.data_parallel.stages > (double)c->parallel.pipeline)
 		return occ_fail(e, OCC_E_CONFIG,
 				"compress.data_parallel.stages %g is more than parallel.pipeline %lld",
