@@ -21,7 +21,8 @@ static int check_shard(const struct occ_shard *s, int64_t seq_len, int64_t vocab
 				"%s: %lld tokens, one sample of model.seq_len %lld needs %lld",
 				s->path, (long long)s->n, (long long)seq_len,
 				(long long)seq_len + 1);
-	int64_t bad = occ_shard_find(s, vocab_size < INT32_MAX ? vocab_size : INT32_MAX);
+	int64_t max, limit = vocab_size < INT32_MAX ? vocab_size : INT32_MAX;
+	int64_t bad = limit > s->type->top ? -1 : occ_shard_scan(s, limit, &max);
 	if (bad >= 0)
 		return occ_fail(e, OCC_E_DATA,
 				"%s: token %lld is %lld, ids must be below model.vocab_size %lld",

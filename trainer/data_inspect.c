@@ -8,26 +8,15 @@
 #include "trainer/data_kind.h"
 #include "trainer/files.h"
 
-static int64_t max_id(const struct occ_shard *s)
-{
-	int64_t max = -1;
-	for (int64_t at = 0, block = 1 << 14; at < s->n; at += block) {
-		int64_t lo, hi, n = s->n - at < block ? s->n - at : block;
-		s->type->range((const char *)s->tokens + at * s->type->size, n, &lo, &hi);
-		max = hi > max ? hi : max;
-	}
-	return max;
-}
-
 static int print(const struct occ_shard *s, struct occ_err *e)
 {
-	int64_t bad = occ_shard_find(s, INT64_MAX);
+	int64_t max, bad = occ_shard_scan(s, INT32_MAX, &max);
 	if (bad >= 0)
-		return occ_fail(e, OCC_E_DATA, "%s: token %lld is negative (%lld)", s->path,
-				(long long)bad, (long long)s->type->at(s->tokens, bad));
+		return occ_fail(e, OCC_E_DATA, "%s: token %lld is %lld, which no id can be",
+				s->path, (long long)bad, (long long)s->type->at(s->tokens, bad));
 	printf("kind: %s\ntokens: %lld\ntype: %s\n", s->kind, (long long)s->n, s->type->name);
 	if (s->n)
-		printf("max id: %lld\n", (long long)max_id(s));
+		printf("max id: %lld\n", (long long)max);
 	if (s->sequences >= 0)
 		printf("documents: %lld\nsequences: %lld\nlongest sequence: %lld\n",
 		       (long long)s->documents, (long long)s->sequences, (long long)s->longest);

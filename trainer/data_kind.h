@@ -11,6 +11,8 @@
 struct occ_token_type {
 	const char *name;
 	int size;
+	int64_t top; /* below a limit above it there is nothing to check: no negative id, none
+			larger */
 	int64_t (*at)(const void *x, int64_t i);
 	void (*range)(const void *x, int64_t n, int64_t *lo, int64_t *hi); /* n >= 1 */
 	void (*copy)(const void *x, int64_t at, int64_t n, int32_t *out);  /* ids known to fit */
@@ -51,8 +53,8 @@ extern const struct occ_data_kind occ_data_llmc, occ_data_megatron, occ_data_tex
 int occ_shard_open(struct occ_shard *s, const char *path, struct occ_tokenizer *tok,
 		   struct occ_err *e);
 void occ_shard_release(struct occ_shard *s);
-/* Position of the first id outside [0, limit), or -1. */
-int64_t occ_shard_find(const struct occ_shard *s, int64_t limit);
+/* Position of the first id outside [0, limit), or -1; *max = the largest id if there is none. */
+int64_t occ_shard_scan(const struct occ_shard *s, int64_t limit, int64_t *max);
 
 /* Maps `path`; an empty file is refused. */
 int occ_view_open(struct occ_view *v, const char *path, struct occ_err *e);

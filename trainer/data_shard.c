@@ -48,11 +48,13 @@ int occ_shard_open(struct occ_shard *s, const char *path, struct occ_tokenizer *
 
 enum { BLOCK = 1 << 14 }; /* tokens scanned before looking at the result */
 
-int64_t occ_shard_find(const struct occ_shard *s, int64_t limit)
+int64_t occ_shard_scan(const struct occ_shard *s, int64_t limit, int64_t *max)
 {
+	*max = -1;
 	for (int64_t at = 0; at < s->n; at += BLOCK) {
 		int64_t lo, hi, n = s->n - at < BLOCK ? s->n - at : BLOCK;
 		s->type->range((const char *)s->tokens + at * s->type->size, n, &lo, &hi);
+		*max = hi > *max ? hi : *max;
 		if (lo >= 0 && hi < limit)
 			continue;
 		for (int64_t i = at;; i++) {

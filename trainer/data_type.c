@@ -4,7 +4,7 @@
 
 #include "trainer/data_kind.h"
 
-#define TYPE(T, name)                                                                              \
+#define TYPE(T, name, top)                                                                         \
 	static int64_t at_##name(const void *x, int64_t i)                                         \
 	{                                                                                          \
 		return ((const T *)x)[i];                                                          \
@@ -26,13 +26,13 @@
 		for (int64_t i = 0; i < n; i++)                                                    \
 			out[i] = (int32_t)p[i];                                                    \
 	}                                                                                          \
-	const struct occ_token_type occ_token_##name = {#name, sizeof(T), at_##name, range_##name, \
-							copy_##name};
+	const struct occ_token_type occ_token_##name = {#name,	   sizeof(T),	 top,              \
+							at_##name, range_##name, copy_##name};
 
-TYPE(uint8_t, u8)
-TYPE(int8_t, i8)
-TYPE(uint16_t, u16)
-TYPE(int16_t, i16)
-TYPE(int32_t, i32)
-TYPE(uint32_t, u32)
-TYPE(int64_t, i64)
+TYPE(uint8_t, u8, UINT8_MAX)
+TYPE(int8_t, i8, INT64_MAX)
+TYPE(uint16_t, u16, UINT16_MAX)
+TYPE(int16_t, i16, INT64_MAX)
+TYPE(int32_t, i32, INT64_MAX)
+TYPE(uint32_t, u32, UINT32_MAX)
+TYPE(int64_t, i64, INT64_MAX)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const uint32_t starts[] = {
-#include "trainer/unicode_table.h"
+#include "trainer/unicode_table.inc"
 };
 
 enum { WORD_MAX = 1 << 30 };
