@@ -30,7 +30,7 @@ static void count(int64_t bytes)
 void *occ_alloc(size_t n, size_t size)
 {
 	size_t bytes = occ_size_mul(n, size), whole;
-	if (__builtin_add_overflow(bytes, (size_t)(HEAD + 63), &whole))
+	if (__builtin_add_overflow(bytes, (size_t)HEAD + 63, &whole))
 		occ_die(OCC_E_DEVICE, "out of memory: %zu bytes asked for", bytes);
 	whole &= ~(size_t)63;
 	char *p = aligned_alloc(64, whole);

@@ -37,14 +37,14 @@ static const struct dtype {
 static uint64_t u64_at(const unsigned char *p, uint64_t i)
 {
 	uint64_t x;
-	memcpy(&x, p + 8 * i, sizeof(x));
+	memcpy(&x, p + 8 * i, sizeof(x)); /* NOLINT: p was placed */
 	return x;
 }
 
 static int32_t i32_at(const unsigned char *p, uint64_t i)
 {
 	int32_t x;
-	memcpy(&x, p + 4 * i, sizeof(x));
+	memcpy(&x, p + 4 * i, sizeof(x)); /* NOLINT: the same */
 	return x;
 }
 

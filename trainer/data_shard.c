@@ -39,9 +39,9 @@ void occ_shard_release(struct occ_shard *s)
 int occ_shard_open(struct occ_shard *s, const char *path, struct occ_tokenizer *tok,
 		   struct occ_err *e)
 {
-	const struct occ_data_kind *const *k = kinds;
+	const struct occ_data_kind *const *k = kinds; /* the last takes any file */
 	*s = (struct occ_shard){.path = path, .sequences = -1, .documents = -1};
-	while (!(*k)->probe(path))
+	while (!(*k)->probe(path)) /* NOLINT */
 		k++;
 	return (*k)->open(s, path, tok, e);
 }

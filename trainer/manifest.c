@@ -170,8 +170,8 @@ static int check_shape(const struct occ_manifest *m, const char *path, struct oc
 {
 	const struct occ_gpt_shape *s = &m->shape;
 	int T = m->layout.tensor;
-	if (s->hidden % s->heads || s->heads % T || s->layers < m->layout.pipeline ||
-	    s->vocab_padded < s->vocab || s->vocab_padded % T)
+	if (s->heads < 1 || T < 1 || s->hidden % s->heads || s->heads % T ||
+	    s->layers < m->layout.pipeline || s->vocab_padded < s->vocab || s->vocab_padded % T)
 		return occ_fail(e, OCC_E_CKPT, "%s: its sizes do not fit each other", path);
 	return 0;
 }

@@ -43,7 +43,7 @@ static int threads_for(const struct occ_config *c, struct occ_comm *world)
 	occ_comm_gather(world, all, bytes);
 	for (size_t i = 0; i < n; i++)
 		sharing += !memcmp(&all[i], mine, sizeof(*mine));
-	int threads = CPU_COUNT(&mine->set) / sharing;
+	int threads = CPU_COUNT(&mine->set) / (sharing > 0 ? sharing : 1);
 	occ_free(bytes);
 	occ_free(all);
 	occ_free(node);

@@ -30,7 +30,7 @@ refuse() {
 c=(--config "$tmp/c.json")
 
 while IFS='|' read -r code text args; do
-	# shellcheck disable=SC2086
+	# shellcheck disable=SC2046,SC2086
 	refuse "$code" "$text" "$OCC_TRAIN" $(printf '%s' "$args" | sed "s|@|$tmp|g")
 done <<'ROWS'
 2|--config|--set a=1

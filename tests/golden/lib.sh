@@ -9,7 +9,7 @@ count() {
 	local p=${2:-0} f=${3:-0}
 	[ $((p + f)) = "$1" ] || { f=$((f + 1)) && echo "compared $((p + f - 1)) values, not $1" >&2; }
 	passed=$((passed + p)) failed=$((failed + f))
-	[ $f = 0 ]
+	[ "$f" = 0 ]
 }
 
 # compare NAME METRICS: loss, gradient norm and rate of 20 steps; shows the first difference.
