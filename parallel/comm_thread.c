@@ -238,7 +238,7 @@ static int order(const struct team *t, int r)
 	for (int i = 0; i < t->size; i++)
 		if (t->seat[i].color == t->seat[r].color &&
 		    (t->seat[i].key < t->seat[r].key ||
-		     (t->seat[i].key == t->seat[r].key && i < r)))
+		     (i < r && t->seat[i].key == t->seat[r].key)))
 			before++;
 	return before;
 }
