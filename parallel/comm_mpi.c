@@ -1,7 +1,6 @@
 /* Ranks as MPI processes: the only file that knows mpi.h. A long message travels in several parts
- * at once, because over TCP two ranks that send one big message at each other get half the line;
- * how many is a pure function of its size, so both ends agree. MPI is called from one thread only.
- */
+ * at once; how many is a pure function of its size, so both ends agree. One thread only calls MPI.
+ * MPI's own collectives have no time limit: ours, which has one, goes before each. */
 #include "parallel/comm.h"
 
 #include <limits.h>

@@ -6,9 +6,10 @@
 #include "parallel/comm.h"
 
 struct occ_group {
-	struct occ_comm *comm;   /* borrowed */
-	struct occ_device *dev;  /* borrowed */
-	void *staging, *scratch; /* owned host memory; staging only where the device is not host-visible */
+	struct occ_comm *comm;	/* borrowed */
+	struct occ_device *dev; /* borrowed */
+	/* Owned host memory; staging only where the device is not host-visible. */
+	void *staging, *scratch;
 	size_t max_bytes;
 	size_t staging_bytes, scratch_bytes; /* grow to what the first step needs */
 };

@@ -86,7 +86,7 @@ static void check_reduce(struct occ_comm *c, int64_t n, enum occ_type type, int 
 	expect(type, c->size, n, max, want);
 	c->traffic = &t;
 	if (max)
-		occ_comm_max(c, (float *)x, n, scratch);
+		occ_comm_max(c, (void *)x, n, scratch);
 	else
 		occ_comm_sum(c, x, n, type, scratch);
 	c->traffic = NULL;

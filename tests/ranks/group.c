@@ -46,8 +46,8 @@ static float serial(enum occ_type type, int size, int64_t i, int max)
 static float read_value(struct occ_device *d, const char *d_x, int64_t i)
 {
 	size_t each = occ_type_size(d->type);
-	float v;
-	uint16_t h;
+	float v = 0;
+	uint16_t h = 0;
 	d->ops->get(d, d->type == OCC_F32 ? (void *)&v : &h, d_x + (size_t)i * each, each);
 	return d->type == OCC_F32 ? v : occ_bf16_to_f32(h);
 }
@@ -62,7 +62,7 @@ static void check_reduce(struct occ_group *g, int64_t n, int max)
 	write_values(d, d_x, n + 1, g->comm->rank);
 	g->comm->traffic = &t;
 	if (max)
-		occ_group_max(g, (float *)d_x, n);
+		occ_group_max(g, (void *)d_x, n);
 	else
 		occ_group_sum(g, d_x, n, d->type);
 	g->comm->traffic = NULL;
