@@ -26,7 +26,7 @@
 		for (int64_t i = 0; i < n; i++)                                                    \
 			out[i] = (int32_t)p[i];                                                    \
 	}                                                                                          \
-	const struct occ_token_type occ_token_##name = {#name,	   sizeof(T),	 top,              \
+	const struct occ_token_type occ_token_##name = {#name,     sizeof(T),    top,              \
 							at_##name, range_##name, copy_##name};
 
 TYPE(uint8_t, u8, UINT8_MAX)

@@ -23,7 +23,8 @@ static int number_of(const char *const *names)
 
 static int under_launcher(void)
 {
-	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+					    "SLURM_STEP_NUM_TASKS", NULL};
 	return number_of(names) > 1 || getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
 }
 
@@ -54,18 +55,20 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 		*t = SELF;
 	if (a->ranks > 0 && (*t == MPI || under_launcher()))
 		return occ_fail(e, OCC_E_CONFIG,
-				"--ranks makes ranks as threads of one process; under a launcher it counts them");
+				"--ranks makes ranks as threads of one process; under a launcher "
+				"it counts them");
 	if (*t == THREAD && under_launcher())
 		return occ_fail(e, OCC_E_LAUNCH,
-				"parallel.transport thread makes its ranks in one process: start it without mpirun or srun");
+				"parallel.transport thread makes its ranks in one process: start "
+				"it without mpirun or srun");
 	if (a->ranks > 1024)
 		return occ_fail(e, OCC_E_CONFIG, "--ranks %lld: at most 1024 rank threads",
 				(long long)a->ranks);
 	return 0;
 }
 
-/* libgomp reads the policy when it is loaded, before main: active waiting of more threads than cores
- * costs 6x. Set once, then executed again. */
+/* libgomp reads the policy when it is loaded, before main: active waiting of more threads than
+ * cores costs 6x. Set once, then executed again. */
 static void wait_passively(int ranks, int64_t threads, char **argv)
 {
 	cpu_set_t set;
@@ -75,7 +78,8 @@ static void wait_passively(int ranks, int64_t threads, char **argv)
 	if (ranks * (threads > 0 ? threads : 1) <= CPU_COUNT(&set))
 		return;
 	setenv("OMP_WAIT_POLICY", "passive", 1);
-	execv("/proc/self/exe", argv); /* where it fails, the run is slower and right all the same */
+	execv("/proc/self/exe",
+	      argv); /* where it fails, the run is slower and right all the same */
 }
 
 int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *), char **argv)
@@ -97,7 +101,8 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	wait_passively(n, threads, argv);
 	if (t == THREAD)
 		return occ_comm_run_threads(n, timeout, body, (void *)(uintptr_t)a);
-	struct occ_comm *world = t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
+	struct occ_comm *world =
+		t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
 	if (!world) {
 		if (occ_launch_speaks())
 			occ_err_print(&e);

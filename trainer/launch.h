@@ -5,13 +5,15 @@
 #include "parallel/comm.h"
 #include "trainer/args.h"
 
-/* 1 in the process that speaks for a job whose ranks have not met (rank 0, or no launcher at all). */
+/* 1 in the process that speaks for a job whose ranks have not met (rank 0, or no launcher at all).
+ */
 int occ_launch_speaks(void);
 
 /* Runs body(world, args) on every rank of this process and returns the exit code. Reads only
- * parallel.transport, train.threads and train.timeout_s from the configuration; what is wrong with the
- * rest is the body's to agree on. Transport auto: --ranks N threads, else MPI under a launcher, else
- * one rank. May execute the program again, once, to make waiting OpenMP threads passive. */
-int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *world, void *args), char **argv);
+ * parallel.transport, train.threads and train.timeout_s from the configuration; what is wrong with
+ * the rest is the body's to agree on. Transport auto: --ranks N threads, else MPI under a launcher,
+ * else one rank. May execute the program again, once, to make waiting OpenMP threads passive. */
+int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *world, void *args),
+	       char **argv);
 
 #endif

@@ -31,12 +31,9 @@ static int plan_main(const struct occ_args *a)
 }
 
 static const struct row rows[OCC_NMODES] = {
-	[OCC_TRAIN] = {occ_train_main, NULL},
-	[OCC_PLAN] = {NULL, plan_main},
-	[OCC_TOKENIZE] = {NULL, tokenize_main},
-	[OCC_EVAL] = {occ_eval_main, NULL},
-	[OCC_GENERATE] = {occ_generate_main, NULL},
-	[OCC_EXPORT] = {NULL, occ_export_main},
+	[OCC_TRAIN] = {occ_train_main, NULL},       [OCC_PLAN] = {NULL, plan_main},
+	[OCC_TOKENIZE] = {NULL, tokenize_main},     [OCC_EVAL] = {occ_eval_main, NULL},
+	[OCC_GENERATE] = {occ_generate_main, NULL}, [OCC_EXPORT] = {NULL, occ_export_main},
 	[OCC_INSPECT] = {NULL, occ_inspect_main},
 };
 

@@ -1,6 +1,5 @@
 /* Data sets: what each kind of file gives as samples against a plain model, the order of samples,
- * and every way a file can be wrong: exit code 3 and a line with the file, the position and the
- * value. */
+ * and every way a file can be wrong: exit code 3, a line with file, position and value. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -264,7 +263,7 @@ static const struct idx_row {
 	int at, size;
 	uint64_t value;
 	int idx_bytes, bin_bytes; /* 0 as they are, -1 empty, -2 no such file */
-	const char *says;	  /* of bad.idx, or "bin:" and what is said of bad.bin */
+	const char *says;         /* of bad.idx, or "bin:" and what is said of bad.bin */
 } idx_rows[] = {
 	{"magic", 0, 1, 'm', 0, 0, "MMIDIDX"},
 	{"end of magic", 8, 1, 1, 0, 0, "MMIDIDX"},
