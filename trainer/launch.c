@@ -45,6 +45,15 @@ int occ_launch_speaks(void)
 	return !rank || atoi(rank) == 0;
 }
 
+int occ_launch_refuse(const struct occ_err *e)
+{
+	if (occ_launch_speaks())
+		occ_err_print(e);
+	else
+		sleep(2); /* the launcher then ends it, with the speaker */
+	return e->code;
+}
+
 static int choose(const struct occ_args *a, const char *wish, enum transport *t, struct occ_err *e)
 {
 	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && a->ranks > 0))
@@ -92,11 +101,8 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	int64_t threads = ok ? c.train.threads : 0;
 	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
 	occ_config_release(&c);
-	if (bad) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		return e.code;
-	}
+	if (bad)
+		return occ_launch_refuse(&e);
 	int n = t == THREAD ? (a->ranks > 0 ? (int)a->ranks : 1) : t == MPI ? local_ranks() : 1;
 	wait_passively(n, threads, argv);
 	if (t == THREAD)
