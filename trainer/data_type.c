@@ -4,7 +4,7 @@
 
 #include "trainer/data_kind.h"
 
-#define TYPE(T, name, top)                                                                         \
+#define TYPE(T, name, limit)                                                                       \
 	static int64_t at_##name(const void *x, int64_t i)                                         \
 	{                                                                                          \
 		return ((const T *)x)[i];                                                          \
@@ -26,8 +26,14 @@
 		for (int64_t i = 0; i < n; i++)                                                    \
 			out[i] = (int32_t)p[i];                                                    \
 	}                                                                                          \
-	const struct occ_token_type occ_token_##name = {#name,	   sizeof(T),	 top,              \
-							at_##name, range_##name, copy_##name};
+	const struct occ_token_type occ_token_##name = {                                           \
+		.name = #name,                                                                     \
+		.size = sizeof(T),                                                                 \
+		.top = limit,                                                                      \
+		.at = at_##name,                                                                   \
+		.range = range_##name,                                                             \
+		.copy = copy_##name,                                                               \
+	};
 
 TYPE(uint8_t, u8, UINT8_MAX)
 TYPE(int8_t, i8, INT64_MAX)
