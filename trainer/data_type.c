@@ -4,7 +4,7 @@
 
 #include "trainer/data_kind.h"
 
-#define TYPE(T, name, top)                                                                         \
+#define TYPE(T, name, limit)                                                                       \
 	static int64_t at_##name(const void *x, int64_t i)                                         \
 	{                                                                                          \
 		return ((const T *)x)[i];                                                          \
