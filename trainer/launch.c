@@ -1,7 +1,6 @@
 /* Launchers are recognised by what they put into the environment. */
 #include "trainer/launch.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,13 +25,6 @@ static int under_launcher(void)
 	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
 					    "SLURM_STEP_NUM_TASKS", NULL};
 	return number_of(names) > 1 || getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
-}
-
-static int local_ranks(void)
-{
-	static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
-					    "SLURM_STEP_NUM_TASKS", NULL};
-	return number_of(names);
 }
 
 int occ_launch_speaks(void)
@@ -76,15 +68,12 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 	return 0;
 }
 
-/* libgomp reads the policy when it is loaded, before main: active waiting of more threads than
- * cores costs 6x. Set once, then executed again. */
-static void wait_passively(int ranks, int64_t threads, char **argv)
+/* libgomp reads the policy when it is loaded, before main. Threads that spin while they wait cost
+ * up to 6x as soon as anything else runs on their cores, another rank or a browser. Set once, then
+ * executed again; OMP_WAIT_POLICY=active in the environment wins. */
+static void wait_passively(char **argv)
 {
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	if (getenv("OMP_WAIT_POLICY") || sched_getaffinity(0, sizeof(set), &set))
-		return;
-	if (ranks * (threads > 0 ? threads : 1) <= CPU_COUNT(&set))
+	if (getenv("OMP_WAIT_POLICY"))
 		return;
 	setenv("OMP_WAIT_POLICY", "passive", 1);
 	execv("/proc/self/exe",
@@ -98,22 +87,18 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	enum transport t;
 	int ok = !occ_config_load(&c, a->config, a->sets, a->nsets, &ignored);
 	double timeout = ok ? c.train.timeout_s : 60;
-	int64_t threads = ok ? c.train.threads : 0;
 	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
 	occ_config_release(&c);
 	if (bad)
 		return occ_launch_refuse(&e);
-	int n = t == THREAD ? (a->ranks > 0 ? (int)a->ranks : 1) : t == MPI ? local_ranks() : 1;
-	wait_passively(n, threads, argv);
+	wait_passively(argv);
 	if (t == THREAD)
-		return occ_comm_run_threads(n, timeout, body, (void *)(uintptr_t)a);
+		return occ_comm_run_threads(a->ranks > 0 ? (int)a->ranks : 1, timeout, body,
+					    (void *)(uintptr_t)a);
 	struct occ_comm *world =
 		t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
-	if (!world) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		return e.code;
-	}
+	if (!world)
+		return occ_launch_refuse(&e);
 	int code = body(world, (void *)(uintptr_t)a);
 	occ_comm_close(world);
 	return code;
