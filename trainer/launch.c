@@ -73,11 +73,13 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
  * executed again; OMP_WAIT_POLICY=active in the environment wins. */
 static void wait_passively(char **argv)
 {
-	if (getenv("OMP_WAIT_POLICY"))
+	char self[4096]; /* by its own name, so that ps and pkill know the program */
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n <= 0 || getenv("OMP_WAIT_POLICY"))
 		return;
+	self[n] = '\0';
 	setenv("OMP_WAIT_POLICY", "passive", 1);
-	execv("/proc/self/exe",
-	      argv); /* where it fails, the run is slower and right all the same */
+	execv(self, argv); /* where it fails, the run is slower and right all the same */
 }
 
 int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *), char **argv)
