@@ -7,12 +7,12 @@
 
 /* One thread's memory; all in fp32. */
 struct room {
-	float *kt;		/* [Tp/BLOCK][Dp][BLOCK] keys, each block transposed */
-	float *v;		/* [Tp][Dp] values */
-	float *q, *o;		/* [BLOCK][Dp] queries times scale; sums of probability * value */
-	float *s;		/* [BLOCK][BLOCK] scores, then probabilities */
+	float *kt;              /* [Tp/BLOCK][Dp][BLOCK] keys, each block transposed */
+	float *v;               /* [Tp][Dp] values */
+	float *q, *o;           /* [BLOCK][Dp] queries times scale; sums of probability * value */
+	float *s;               /* [BLOCK][BLOCK] scores, then probabilities */
 	float *max, *sum, *fix; /* [BLOCK] per query: so far; e^(old max - new max) */
-	float *mask;		/* [BLOCK] dropout factors of a row */
+	float *mask;            /* [BLOCK] dropout factors of a row */
 };
 
 static size_t room_size(const struct head *s)

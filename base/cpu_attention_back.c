@@ -7,11 +7,11 @@
 /* One thread's memory; all in fp32. */
 struct room {
 	float *q, *dout, *dq; /* [Tp][Dp]; q times scale; dq without it */
-	float *delta;	      /* [Tp] dout . out of each query */
+	float *delta;         /* [Tp] dout . out of each query */
 	float *k, *kt, *vt;   /* [BLOCK][Dp]; keys, and keys and values transposed, of a block */
-	float *dk, *dv;	      /* [BLOCK][Dp] */
-	float *p, *ds;	      /* [BLOCK][BLOCK] probabilities and gradients of the scores */
-	float *mask;	      /* [BLOCK] */
+	float *dk, *dv;       /* [BLOCK][Dp] */
+	float *p, *ds;        /* [BLOCK][BLOCK] probabilities and gradients of the scores */
+	float *mask;          /* [BLOCK] */
 };
 
 static size_t room_size(const struct head *s)

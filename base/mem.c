@@ -15,7 +15,8 @@ size_t occ_size_mul(size_t a, size_t b)
 {
 	size_t r;
 	if (__builtin_mul_overflow(a, b, &r))
-		occ_die(OCC_E_DEVICE, "size %zu x %zu does not fit in memory's address range", a, b);
+		occ_die(OCC_E_DEVICE, "size %zu x %zu does not fit in memory's address range", a,
+			b);
 	return r;
 }
 
@@ -30,7 +31,7 @@ static void count(int64_t bytes)
 void *occ_alloc(size_t n, size_t size)
 {
 	size_t bytes = occ_size_mul(n, size), whole;
-	if (__builtin_add_overflow(bytes, (size_t)(HEAD + 63), &whole))
+	if (__builtin_add_overflow(bytes, (size_t)HEAD + 63, &whole))
 		occ_die(OCC_E_DEVICE, "out of memory: %zu bytes asked for", bytes);
 	whole &= ~(size_t)63;
 	char *p = aligned_alloc(64, whole);

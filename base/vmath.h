@@ -205,7 +205,7 @@ INLINE vf vget_or(enum occ_type t, const void *x, int64_t i, int64_t n, float fi
 		return vload(t, x, i);
 	float part[VW];
 	for (int k = 0; k < VW; k++)
-		part[k] = k >= n	 ? fill
+		part[k] = k >= n         ? fill
 			  : t == OCC_F32 ? ((const float *)x)[i + k]
 					 : occ_bf16_to_f32(((const uint16_t *)x)[i + k]);
 	return vload(OCC_F32, part, 0);

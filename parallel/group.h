@@ -6,10 +6,12 @@
 #include "parallel/comm.h"
 
 struct occ_group {
-	struct occ_comm *comm;   /* borrowed */
-	struct occ_device *dev;  /* borrowed */
-	void *staging, *scratch; /* owned host memory; staging only where the device is not host-visible */
+	struct occ_comm *comm;  /* borrowed */
+	struct occ_device *dev; /* borrowed */
+	/* Owned host memory; staging only where the device is not host-visible. */
+	void *staging, *scratch;
 	size_t max_bytes;
+	size_t staging_bytes, scratch_bytes; /* grow to what the first step needs */
 };
 
 /* max_bytes: the largest piece moved at once; longer arrays go in pieces of it. */
@@ -22,7 +24,5 @@ void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type
 void occ_group_max(struct occ_group *g, float *d_x, int64_t n);
 /* d_x (rows, C) of the device's type: rank t holds rows floor(t*rows/T) .. floor((t+1)*rows/T). */
 void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C);
-/* Pure: the first row of slice t of T. Slice t ends where slice t+1 begins. */
-int64_t occ_slice_row(int64_t rows, int t, int T);
 
 #endif

@@ -1,5 +1,6 @@
-/* A training step as a list of instructions. Building is pure: any process can build any stage's list,
- * both ends of a link build the same marks, and the simulator plays all lists with no transport. */
+/* A training step as a list of instructions. Building is pure: any process can build any stage's
+ * list, both ends of a link build the same marks, and the simulator plays all lists with no
+ * transport. */
 #ifndef OCC_PARALLEL_SCHEDULE_H
 #define OCC_PARALLEL_SCHEDULE_H
 
@@ -7,8 +8,15 @@
 #include <stdio.h>
 
 enum occ_op {
-	OCC_RECV_ACT, OCC_FORWARD, OCC_SEND_ACT, OCC_RECV_GRAD, OCC_BACKWARD, OCC_SEND_GRAD,
-	OCC_REDUCE_GRADS, OCC_REDUCE_EMBED, OCC_NOPS
+	OCC_RECV_ACT,
+	OCC_FORWARD,
+	OCC_SEND_ACT,
+	OCC_RECV_GRAD,
+	OCC_BACKWARD,
+	OCC_SEND_GRAD,
+	OCC_REDUCE_GRADS,
+	OCC_REDUCE_EMBED,
+	OCC_NOPS
 };
 extern const char *const occ_op_name[OCC_NOPS];
 
@@ -25,7 +33,7 @@ struct occ_instr {
 
 struct occ_schedule {
 	int stage, nstages, nmicro;
-	int slots;            /* forward passes in flight at most: min(P - stage, M) */
+	int slots; /* forward passes in flight at most: min(P - stage, M) */
 	int n, cap;
 	struct occ_instr *at; /* owned */
 };
@@ -40,16 +48,18 @@ void occ_schedule_print(const struct occ_schedule *s, FILE *out);
 void occ_schedule_release(struct occ_schedule *s);
 
 /* The simulator: plays the P lists of a step. Times are in any one unit. */
-struct occ_cost { double forward, backward, send_act, send_grad, send_critical; };
+struct occ_cost {
+	double forward, backward, send_act, send_grad, send_critical;
+};
 enum occ_send_mode {
-	OCC_SEND_POSTED,     /* posted, one wire per link and direction: a send waits for the previous */
-	OCC_SEND_RENDEZVOUS  /* blocking until received: shows why no blocking send exists */
+	OCC_SEND_POSTED,    /* one wire per link and direction: a send waits for the previous */
+	OCC_SEND_RENDEZVOUS /* blocking until received: shows why no blocking send exists */
 };
 struct occ_sim {
-	double total;         /* until the last stage's last instruction; < 0: deadlock */
-	double bubble;        /* 1 - busy / (P * total) */
+	double total;              /* until the last stage's last instruction; < 0: deadlock */
+	double bubble;             /* 1 - busy / (P * total) */
 	int stuck_stage, stuck_at; /* first stage that cannot go on and its instruction, or -1 */
-	int max_slots[64];    /* [stage] largest number of forward passes in flight; P <= 64 */
+	int max_slots[64];         /* [stage] largest number of forward passes in flight; P <= 64 */
 };
 void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
 		  enum occ_send_mode mode, struct occ_sim *out);

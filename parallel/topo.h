@@ -4,8 +4,12 @@
 
 #include "parallel/comm.h"
 
-struct occ_layout { int tensor, pipeline, data; };
-struct occ_place { int tp, pp, dp; };
+struct occ_layout {
+	int tensor, pipeline, data;
+};
+struct occ_place {
+	int tp, pp, dp;
+};
 
 /* Pure. */
 struct occ_place occ_place_of(const struct occ_layout *l, int rank);
@@ -21,8 +25,9 @@ struct occ_topo {
 	struct occ_comm *world;   /* borrowed; pipeline neighbours talk over it */
 	struct occ_comm *tp, *dp; /* owned; size >= 1 always */
 	struct occ_comm *model;   /* owned; all (tp, pp) of this replica: the global norm */
-	struct occ_comm *embed;   /* owned; first and last stage of this (tp, dp); NULL elsewhere or P 1 */
-	int *node_of;             /* owned; [world size] */
+	/* Owned; first and last stage of this (tp, dp); NULL elsewhere and for one stage. */
+	struct occ_comm *embed;
+	int *node_of; /* owned; [world size] */
 	struct occ_traffic traffic[OCC_NKINDS];
 };
 

@@ -1,40 +1,51 @@
 /* Checkpoints: complete or absent, independent of the layout that wrote them.
  *
  * DIR/step-00000100/ holds manifest.json (format, step, model shape, layout, each file's size and
- * checksum) and one shard-P-T.bin per (stage, tp rank), written by data rank 0: master weights, Adam m
- * and v of that shard, flat fp32 in the order of its weight table. Written as step-N.tmp, fsynced,
- * checksummed, renamed. A reader builds the writer's tables from the manifest (they are pure) and copies
- * what its own shard needs, so a run may resume with any layout; only model.* must match. */
+ * checksum) and one shard-P-T.bin per (stage, tp rank), written by data rank 0: master weights,
+ * Adam m and v of that shard, fp32 in the order of its weight table (trainer/manifest.h). Written
+ * as step-N.tmp, fsynced, checksummed, renamed. A reader builds the writer's tables from the
+ * manifest (they are pure) and copies what its own shard needs, so a run may resume with any
+ * layout; only model.* must match. */
 #ifndef OCC_TRAINER_CHECKPOINT_H
 #define OCC_TRAINER_CHECKPOINT_H
 
 #include "model/weights.h"
 
-struct occ_ckpt_state {     /* flat host fp32 arrays of this shard, weights.size each; borrowed */
+struct occ_ckpt_state { /* flat host fp32 arrays of this shard, weights.size each; borrowed */
 	const struct occ_weights *weights;
 	const struct occ_gpt_shape *shape;
-	float *master, *m, *v; /* m, v NULL: only weights are wanted (eval, generate, export) */
+	float *master, *m, *v;  /* m, v NULL: only weights are wanted (eval, generate, export) */
 	int64_t step;           /* steps completed */
 	int64_t skipped_in_row; /* consecutive non-finite steps so far */
 	int64_t skipped;        /* in all */
 };
 
-/* Collective over topo->world. Fails on all ranks (4) if any cannot write; the old ones stay. Then keeps
- * the newest `keep` (0: all). */
+/* Collective over topo->world; dir is made if it is not there. First removes what an interrupted
+ * save left (step-N.tmp), at the end keeps this one and the newest keep - 1 before it (keep 0:
+ * all). A complete one of the same step is replaced; later steps are left alone. If any rank cannot
+ * write, all return -1 with the same failure (4) in `e`; step-N is then what it was, or complete.
+ * Memory: the arrays are written from where they are. */
 int occ_ckpt_save(const char *dir, int64_t keep, const struct occ_topo *topo,
 		  const struct occ_ckpt_state *s, struct occ_err *e);
 
-/* Resolves checkpoint.resume: "auto" (newest complete in dir), "never", or a path (a checkpoint, or a
+/* Collective over world (NULL: this process alone); all ranks get the same. Resolves
+ * checkpoint.resume: "auto" (newest good one in dir), "never", or a path (a checkpoint, or a
  * directory of them). path[] = "" for a fresh start. An explicit path that holds none: refusal 4.
- * An incomplete or damaged newest one is passed over under "auto" with a line on stderr (rank 0). */
-int occ_ckpt_find(const char *dir, const char *resume, char path[4096], struct occ_err *e);
+ * In a directory the checksums are verified, shared out over the ranks, and what is incomplete or
+ * damaged is passed over with a line on stderr from rank 0. */
+int occ_ckpt_find(struct occ_comm *world, const char *dir, const char *resume, char path[4096],
+		  struct occ_err *e);
 
-/* Fills the arrays of `s` from checkpoint `path`, any layout. Not collective: each rank reads. Sizes,
- * checksums and model shape are checked first: refusal 4 names file and what differs. */
+/* Fills the arrays of `s` (gaps and padding rows 0) and its counters from checkpoint `path`,
+ * written by any layout with any padding. Not collective: each rank reads what it needs. Checked
+ * first, then filled: sizes, the checksums of the files that are read, and model.layers, hidden,
+ * heads, seq_len, vocab_size, tie_embeddings. Refusal 4 names file and what differs. */
 int occ_ckpt_load(const char *path, struct occ_ckpt_state *s, struct occ_err *e);
 
 /* Reads only the manifest: the shape and step. For export, generate and inspect. */
 int occ_ckpt_shape(const char *path, struct occ_gpt_shape *shape, int64_t *step, struct occ_err *e);
-int occ_ckpt_inspect(const char *path, struct occ_err *e); /* 1 printed, 0 not a checkpoint, -1 refused */
+/* `occ-train inspect`: a checkpoint or the newest in a directory of them, checksums verified.
+ * 1 printed, 0 not a checkpoint, -1 refused. */
+int occ_ckpt_inspect(const char *path, struct occ_err *e);
 
 #endif

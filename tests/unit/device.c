@@ -18,6 +18,7 @@ struct array {
 	int64_t n;
 	enum occ_type type;
 	int is_out;
+	void *before; /* what an input held */
 };
 
 struct run {
@@ -38,8 +39,9 @@ static void *array(struct run *r, int64_t n, enum occ_type type, const void *hos
 {
 	size_t bytes = (size_t)n * occ_type_size(type);
 	void *d_x = r->d->ops->alloc(r->d, bytes);
+	void *before = is_out ? NULL : memcpy(occ_alloc(bytes, 1), host, bytes);
 	r->d->ops->put(r->d, d_x, host, bytes);
-	r->at[r->n++] = (struct array){d_x, n, type, is_out};
+	r->at[r->n++] = (struct array){d_x, n, type, is_out, before};
 	return d_x;
 }
 
@@ -84,10 +86,7 @@ static void *inout(struct run *r, int64_t n, enum occ_type type)
 
 static int32_t *put_ids(struct run *r, int64_t n, int32_t *x)
 {
-	struct occ_device *d = r->d;
-	int32_t *d_x = d->ops->alloc(d, (size_t)n * sizeof(*x));
-	d->ops->put(d, d_x, x, (size_t)n * sizeof(*x));
-	r->at[r->n++] = (struct array){d_x, n, OCC_F32, 0};
+	int32_t *d_x = array(r, n, OCC_F32, x, 0);
 	occ_free(x);
 	return d_x;
 }
@@ -178,7 +177,8 @@ static void run_residual_norm_forward(struct run *r)
 	int64_t R = pick(r, 1, r->big ? 300 : 20), C = pick(r, 1, r->big ? 400 : 40);
 	int delta = (int)pick(r, 0, 3), norm = (int)pick(r, 0, 3), inplace = (int)pick(r, 0, 1);
 	struct occ_drop drop = dropout(r);
-	void *x = delta && inplace ? inout(r, R * C, T_) : in(r, R * C);
+	double shift = pick(r, 0, 1) ? 3 : 0; /* a mean far from 0 */
+	void *x = draw(r, R * C, T_, 1, shift, delta && inplace);
 	void *d_delta = delta ? in(r, R * C) : NULL, *bias = delta > 1 ? in(r, C) : NULL;
 	void *xo = !delta ? NULL : inplace ? x : out(r, R * C, T_);
 	void *w = norm ? in(r, C) : NULL, *b = norm ? in(r, C) : NULL;
@@ -309,11 +309,13 @@ static void run_xent_sum(struct run *r)
 static void run_xent_finish(struct run *r)
 {
 	struct occ_xent x = xent(r);
-	float *logits = in_f32(r, x.rows * x.ld, 3, 0), *max = in_f32(r, x.rows, 1, 8);
+	int in_place = T_ == OCC_F32 && pick(r, 0, 1);
+	float *logits = draw(r, x.rows * x.ld, OCC_F32, 3, 0, in_place);
+	float *max = in_f32(r, x.rows, 1, 8);
 	int32_t *t = targets(r, &x);
 	float *sum = in_f32(r, x.rows, 0.1, 2), *hit = in_f32(r, x.rows, 1, -5);
 	float *loss = out(r, x.rows, OCC_F32);
-	void *dlogits = pick(r, 0, 3) ? inout(r, x.rows * x.ld, T_) : NULL;
+	void *dlogits = in_place ? logits : pick(r, 0, 3) ? inout(r, x.rows * x.ld, T_) : NULL;
 	OPS->xent_finish(r->d, &x, logits, t, max, sum, hit, 0.37f, loss, dlogits);
 }
 
@@ -398,13 +400,18 @@ static struct result run_slot(const struct slot *s, const char *device, enum occ
 	for (int i = 0; i < r.n; i++) {
 		struct array *a = &r.at[i];
 		size_t bytes = (size_t)a->n * occ_type_size(a->type);
+		void *x = occ_alloc(bytes, 1);
+		r.d->ops->get(r.d, x, a->d_x, bytes);
+		r.d->ops->free(r.d, a->d_x);
 		if (a->is_out) {
 			res.len[res.n] = a->n;
 			res.type[res.n] = a->type;
-			res.x[res.n] = occ_alloc(bytes, 1);
-			r.d->ops->get(r.d, res.x[res.n++], a->d_x, bytes);
+			res.x[res.n++] = x;
+			continue;
 		}
-		r.d->ops->free(r.d, a->d_x);
+		CHECK(!memcmp(x, a->before, bytes), "%s of %s writes input %d", s->name, device, i);
+		occ_free(x);
+		occ_free(a->before);
 	}
 	occ_device_close(r.d);
 	return res;
@@ -491,11 +498,23 @@ static void openings(void)
 	static const struct {
 		const char *name;
 		int code;
-	} rows[] = {{"cpu", 0}, {"ref", 0}, {"strict", 0}, {"auto", 0}, {"gpu", 2}, {"", 2}};
+		const char *says;
+	} rows[] = {
+		{"cpu", 0, ""},
+		{"ref", 0, ""},
+		{"strict", 0, ""},
+		{"auto", 0, ""},
+		{"gpu", OCC_E_CONFIG, "strict"},
+		{"", OCC_E_CONFIG, "strict"},
+#ifndef OCC_CUDA
+		{"cuda", OCC_E_CONFIG, "make CUDA=1"},
+#endif
+	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct occ_err e = {0};
 		struct occ_device *d = occ_device_open(rows[i].name, OCC_F32, 2, &e);
 		CHECK(e.code == rows[i].code && !d == !!e.code, "%s: %d", rows[i].name, e.code);
+		CHECK(strstr(e.text, rows[i].says), "%s: %s", rows[i].name, e.text);
 		occ_device_close(d);
 	}
 	struct occ_device_ops broken = occ_device_cpu;

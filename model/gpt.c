@@ -1,0 +1,217 @@
+/* A stage of the pipeline: the order of embedding, layers and head, forward and backward. What it
+ * works on lies where gpt_memory.c put it. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/gpt_internal.h"
+
+void occ_gpt_put(struct occ_gpt *g, const float *flat)
+{
+	struct occ_device *d = g->dev;
+	size_t bytes = (size_t)g->weights.size * sizeof(float);
+	if (d->type == OCC_F32) {
+		d->ops->put(d, g->d_w, flat, bytes);
+		return;
+	}
+	float *d_flat = d->ops->alloc(d, bytes);
+	d->ops->put(d, d_flat, flat, bytes);
+	d->ops->cast(d, g->weights.size, OCC_F32, d_flat, d->type, g->d_w);
+	d->ops->sync(d);
+	d->ops->free(d, d_flat);
+}
+
+void occ_gpt_begin(struct occ_gpt *g, const struct occ_gpt_batch *b)
+{
+	struct occ_gpt_impl *m = g->impl;
+	m->batch = *b;
+	m->ctx.B = g->micro;
+	m->ctx.T = g->T;
+	m->ctx.drop = (struct occ_drop){
+		.p = b->train ? (float)g->shape.dropout : 0.0f,
+		.key = b->dropout_key,
+		.step = b->step,
+	};
+	g->loss_sum = 0;
+	g->loss_tokens = 0;
+	occ_check(!b->train || g->d_grad, "training with a model opened for evaluation");
+	if (b->train)
+		g->dev->ops->zero(g->dev, g->d_grad, (size_t)g->weights.size * sizeof(float));
+}
+
+/* Inputs and targets of a micro-batch; padding reads token 0 and counts nothing. */
+static void stage_tokens(struct occ_gpt *g, int mb)
+{
+	struct occ_gpt_impl *m = g->impl;
+	int64_t B = m->ctx.B, T = m->ctx.T, R = B * T;
+	const int32_t *from = m->batch.tokens + (int64_t)mb * B * (T + 1);
+	for (int64_t b = 0; b < B; b++)
+		for (int64_t t = 0; t < T; t++) {
+			int32_t in = from[b * (T + 1) + t], next = from[b * (T + 1) + t + 1];
+			occ_check(in < g->shape.vocab && next < g->shape.vocab, "token %d, %d", in,
+				  next);
+			m->ids[b * T + t] = in < 0 ? 0 : in;
+			m->ids[R + b * T + t] = in < 0 ? -1 : next;
+			g->loss_tokens += occ_gpt_is_last(g) && in >= 0 && next >= 0;
+		}
+}
+
+static void embed_forward(struct occ_gpt *g, struct occ_gpt_slot *s)
+{
+	struct occ_gpt_impl *m = g->impl;
+	const struct occ_device_ops *o = g->dev->ops;
+	int64_t R = m->ctx.B * m->ctx.T, V = m->head.V, v0 = g->weights.tp * V;
+	o->put(g->dev, s->tokens, m->ids, (size_t)R * sizeof(int32_t));
+	o->embed_forward(g->dev, R, m->ctx.C, v0, V, s->tokens, occ_ctx_weight(&m->ctx, m->wte),
+			 s->x[0]);
+	occ_ctx_sum(&m->ctx, s->x[0]);
+	o->position_forward(g->dev, R, m->ctx.C, m->ctx.T, occ_ctx_weight(&m->ctx, m->wpe),
+			    &m->ctx.drop, s->x[0]);
+}
+
+static void embed_backward(struct occ_gpt *g, struct occ_gpt_slot *s, void *dx)
+{
+	struct occ_gpt_impl *m = g->impl;
+	const struct occ_device_ops *o = g->dev->ops;
+	int64_t R = m->ctx.B * m->ctx.T, V = m->head.V, v0 = g->weights.tp * V;
+	o->position_backward(g->dev, R, m->ctx.C, m->ctx.T, &m->ctx.drop, dx,
+			     occ_ctx_grad(&m->ctx, m->wpe));
+	o->embed_backward(g->dev, R, m->ctx.C, v0, V, s->tokens, dx, occ_ctx_grad(&m->ctx, m->wte));
+}
+
+static void norm_forward(struct occ_gpt *g, struct occ_gpt_slot *s)
+{
+	struct occ_gpt_impl *m = g->impl;
+	g->dev->ops->residual_norm_forward(
+		g->dev, m->ctx.B * m->ctx.T, m->ctx.C, s->x[g->nlayers], NULL, NULL, &m->ctx.drop,
+		occ_ctx_weight(&m->ctx, m->lnf), occ_ctx_weight(&m->ctx, m->lnf + 1), NULL, m->yf,
+		s->meanf, s->rstdf);
+}
+
+static const void *input(const struct occ_gpt *g, const struct occ_gpt_slot *s, int64_t i,
+			 const void *d_in)
+{
+	return i == 0 && !occ_gpt_is_first(g) ? d_in : s->x[i];
+}
+
+/* Table index of local layer i's first tensor. */
+static int layer_row(const struct occ_gpt_impl *m, int64_t i)
+{
+	return m->first_row + (int)i * OCC_NLAYER_KINDS;
+}
+
+/* All layers; the last one's output goes to `out`. */
+static void layers_forward(struct occ_gpt *g, struct occ_gpt_slot *s, const void *d_in, void *out)
+{
+	struct occ_gpt_impl *m = g->impl;
+	for (int64_t i = 0; i < g->nlayers; i++)
+		occ_layer_forward(&m->ctx, g->first_layer + i, layer_row(m, i),
+				  input(g, s, i, d_in), &s->acts[i], &m->scratch,
+				  i + 1 < g->nlayers ? s->x[i + 1] : out);
+}
+
+static void set_row0(struct occ_gpt_impl *m, int mb)
+{
+	m->ctx.drop.row0 = m->batch.row0 + mb * m->batch.row_step;
+	m->ctx.drop.site = 0;
+}
+
+static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
+{
+	struct occ_gpt *g = self;
+	struct occ_gpt_impl *m = g->impl;
+	struct occ_gpt_slot *s = &m->slots[slot];
+	size_t R = (size_t)(m->ctx.B * m->ctx.T);
+	occ_check(slot < m->nslots, "slot %d of %d", slot, m->nslots);
+	set_row0(m, mb);
+	if (occ_gpt_is_first(g) || occ_gpt_is_last(g))
+		stage_tokens(g, mb);
+	if (occ_gpt_is_first(g))
+		embed_forward(g, s);
+	layers_forward(g, s, d_in, occ_gpt_is_last(g) ? s->x[g->nlayers] : d_out);
+	if (!occ_gpt_is_last(g))
+		return;
+	norm_forward(g, s);
+	g->dev->ops->put(g->dev, m->d_targets, m->ids + R, R * sizeof(int32_t));
+	occ_head_run(&m->ctx, &m->head, m->yf, m->d_targets, m->batch.grad_scale,
+		     m->batch.train ? s->dyf : NULL, &g->loss_sum);
+}
+
+/* Where the gradient at the stage's output lies; the last stage makes it from the head's. */
+static const void *output_gradient(struct occ_gpt *g, struct occ_gpt_slot *s, const void *d_dout,
+				   void *dx)
+{
+	struct occ_gpt_impl *m = g->impl;
+	if (!occ_gpt_is_last(g))
+		return d_dout;
+	g->dev->ops->residual_norm_backward(
+		g->dev, m->ctx.B * m->ctx.T, m->ctx.C, s->dyf, NULL, s->x[g->nlayers],
+		occ_ctx_weight(&m->ctx, m->lnf), s->meanf, s->rstdf, &m->ctx.drop, dx, NULL,
+		occ_ctx_grad(&m->ctx, m->lnf), occ_ctx_grad(&m->ctx, m->lnf + 1), NULL);
+	return dx;
+}
+
+static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, const void *d_in,
+			    const void *dout, void *dx)
+{
+	struct occ_gpt_impl *m = g->impl;
+	for (int64_t i = g->nlayers - 1; i >= 0; i--, dout = dx) {
+		const void *x = input(g, s, i, d_in);
+		int64_t layer = g->first_layer + i;
+		if (m->recompute)
+			occ_layer_inside(&m->ctx, layer, layer_row(m, i), x, &s->acts[i],
+					 &m->scratch);
+		occ_layer_backward(&m->ctx, layer, layer_row(m, i), x, &s->acts[i], &m->scratch,
+				   dout, dx);
+	}
+}
+
+static void backward(void *self, int mb, int slot, const void *d_in, const void *d_dout,
+		     void *d_din)
+{
+	struct occ_gpt *g = self;
+	struct occ_gpt_impl *m = g->impl;
+	struct occ_gpt_slot *s = &m->slots[slot];
+	void *dx = occ_gpt_is_first(g) ? m->scratch.dx : d_din;
+	occ_check(m->batch.train && slot < m->nslots, "backward of slot %d of %d", slot, m->nslots);
+	set_row0(m, mb);
+	layers_backward(g, s, d_in, output_gradient(g, s, d_dout, dx), dx);
+	if (occ_gpt_is_first(g))
+		embed_backward(g, s, dx);
+}
+
+void occ_gpt_stage(struct occ_gpt *g, struct occ_stage *out)
+{
+	struct occ_gpt_impl *m = g->impl;
+	int shares = g->shape.tied && g->nstages > 1 && m->wte >= 0;
+	const struct occ_weight *wte = shares ? &g->weights.at[m->wte] : NULL;
+	*out = (struct occ_stage){
+		.self = g,
+		.forward = forward,
+		.backward = backward,
+		.d_grad = g->d_grad,
+		.n_grad = g->weights.size,
+		.embed_at = wte ? wte->at : 0,
+		.embed_n = wte ? wte->lrows * wte->lcols : 0,
+	};
+}
+
+void occ_gpt_next(struct occ_gpt *g, const int32_t *tokens, int64_t n, float *logits)
+{
+	struct occ_gpt_impl *m = g->impl;
+	int64_t T = (n + 15) / 16 * 16; /* few lengths, so that few product shapes are prepared */
+	occ_check(g->nstages == 1 && g->weights.T == 1 && n >= 1 && n <= g->shape.seq_len,
+		  "the token after %lld on %d stages of %d", (long long)n, g->nstages,
+		  g->weights.T);
+	if (T > g->shape.seq_len)
+		T = g->shape.seq_len;
+	memset(m->ids, 0, (size_t)T * sizeof(int32_t));
+	memcpy(m->ids, tokens, (size_t)n * sizeof(int32_t));
+	m->ctx.B = 1;
+	m->ctx.T = T;
+	m->ctx.drop = (struct occ_drop){.p = 0};
+	embed_forward(g, &m->slots[0]);
+	layers_forward(g, &m->slots[0], NULL, m->slots[0].x[g->nlayers]);
+	norm_forward(g, &m->slots[0]);
+	occ_head_row(&m->ctx, &m->head, m->yf, n - 1);
+	g->dev->ops->get(g->dev, logits, m->head.logits, (size_t)g->shape.vocab * sizeof(float));
+}

@@ -1,0 +1,101 @@
+/* Forward and backward of the head run together, chunk by chunk: the backward of the last stage
+ * follows its forward at once in 1F1B, and logits kept for later would be the largest array of all.
+ */
+#include "model/head.h"
+
+int64_t occ_head_rows(int64_t rows, int64_t V)
+{
+	int64_t fit = OCC_LOGITS_BYTES / (V * (int64_t)sizeof(float));
+	return fit < 1 ? 1 : fit < rows ? fit : rows;
+}
+
+static const void *row_at(const struct occ_ctx *c, const void *x, int64_t r)
+{
+	return (const char *)x + (size_t)(r * c->C) * occ_type_size(c->dev->type);
+}
+
+/* logits (n, V) = y (n, C) * w^T */
+static void logits(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t n)
+{
+	struct occ_gemm g = {
+		.tb = 1,
+		.m = n,
+		.n = h->V,
+		.k = c->C,
+		.lda = c->C,
+		.ldb = c->C,
+		.ldc = h->V,
+		.c_type = OCC_F32,
+	};
+	c->dev->ops->gemm(c->dev, &g, y, occ_ctx_weight(c, h->w), NULL, h->logits);
+}
+
+static void products_backward(const struct occ_ctx *c, const struct occ_head *h, const void *y,
+			      int64_t n, void *dy)
+{
+	struct occ_gemm gw = {
+		.ta = 1,
+		.m = h->V,
+		.n = c->C,
+		.k = n,
+		.lda = h->V,
+		.ldb = c->C,
+		.ldc = c->C,
+		.c_type = OCC_F32,
+		.beta = 1,
+	};
+	struct occ_gemm gy = {
+		.m = n,
+		.n = c->C,
+		.k = h->V,
+		.lda = h->V,
+		.ldb = c->C,
+		.ldc = c->C,
+		.c_type = c->dev->type,
+	};
+	c->dev->ops->gemm(c->dev, &gw, h->dlogits, y, NULL, occ_ctx_grad(c, h->w));
+	c->dev->ops->gemm(c->dev, &gy, h->dlogits, occ_ctx_weight(c, h->w), NULL, dy);
+}
+
+static void loss_of(const struct occ_ctx *c, const struct occ_head *h, int64_t n, double *loss)
+{
+	c->dev->ops->get(c->dev, h->loss, h->stats + 3 * n, (size_t)n * sizeof(float));
+	for (int64_t r = 0; r < n; r++)
+		*loss += (double)h->loss[r];
+}
+
+static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void *y,
+		  const int32_t *targets, int64_t n, float scale, void *dy)
+{
+	const struct occ_device_ops *o = c->dev->ops;
+	struct occ_xent x = {n, h->V, h->V, c->w->tp * h->V, h->valid};
+	float *max = h->stats, *sum = max + n, *hit = sum + n, *loss = hit + n;
+	logits(c, h, y, n);
+	o->xent_max(c->dev, &x, h->logits, max);
+	occ_group_max(c->tp, max, n);
+	o->xent_sum(c->dev, &x, h->logits, targets, max, sum, hit);
+	occ_group_sum(c->tp, sum, 2 * n, OCC_F32);
+	o->xent_finish(c->dev, &x, h->logits, targets, max, sum, hit, scale, loss,
+		       dy ? h->dlogits : NULL);
+	if (dy)
+		products_backward(c, h, y, n, dy);
+}
+
+void occ_head_run(const struct occ_ctx *c, const struct occ_head *h, const void *y,
+		  const int32_t *d_targets, float scale, void *dy, double *loss)
+{
+	int64_t R = c->B * c->T;
+	for (int64_t r = 0; r < R; r += h->rows) {
+		int64_t n = R - r < h->rows ? R - r : h->rows;
+		void *dy_at = dy ? (void *)(uintptr_t)row_at(c, dy, r) : NULL;
+		chunk(c, h, row_at(c, y, r), d_targets + r, n, scale, dy_at);
+		loss_of(c, h, n, loss);
+	}
+	if (dy)
+		occ_ctx_sum(c, dy);
+}
+
+void occ_head_row(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t r)
+{
+	logits(c, h, row_at(c, y, r), 1);
+}

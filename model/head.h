@@ -1,0 +1,32 @@
+/* The output end: vocabulary-parallel logits and cross-entropy in chunks of rows, so that the
+ * logits of a micro-batch are never held. Megatron-LM's vocabulary-parallel loss, with three small
+ * reductions a chunk. */
+#ifndef OCC_MODEL_HEAD_H
+#define OCC_MODEL_HEAD_H
+
+#include "model/layer.h"
+
+enum { OCC_LOGITS_BYTES = 64 << 20 }; /* most scratch for a chunk's fp32 logits */
+
+struct occ_head {
+	int64_t rows;  /* of a chunk at most */
+	int64_t V;     /* this shard's vocabulary rows */
+	int64_t valid; /* ids below it are real, the rest is padding */
+	int w;         /* table index of the (V, C) output embedding */
+	float *logits; /* (rows, V) device scratch, borrowed from the gpt's arena */
+	void *dlogits; /* (rows, V) compute type; the logits themselves for fp32 */
+	float *stats;  /* (4, rows): max, sum, hit, loss */
+	float *loss;   /* (rows) host */
+};
+
+int64_t occ_head_rows(int64_t rows, int64_t V); /* rows of a chunk */
+
+/* y (R, C) = ln_f output, targets (R) device. Adds the token losses in order of rows to *loss. If
+ * dy is not NULL: dy (R, C) = gradient at y, summed over tp, of scale * loss, and the output
+ * embedding's gradient is added to. Collective over tp. */
+void occ_head_run(const struct occ_ctx *c, const struct occ_head *h, const void *y,
+		  const int32_t *d_targets, float scale, void *dy, double *loss);
+/* Logits (V) of row r of y into h->logits. */
+void occ_head_row(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t r);
+
+#endif

@@ -1,0 +1,177 @@
+/* Megatron's split: column-parallel into qkv and fc, row-parallel out of attention and mlp, so that
+ * one sum over tp closes each half of the block, in either direction. Knows nothing of stages. */
+#include "model/layer.h"
+
+enum { EMBEDDING, ATTENTION, ATTENTION_OUT, MLP_OUT }; /* dropout sites of a layer */
+
+static const struct occ_weight *row(const struct occ_ctx *c, int index)
+{
+	occ_check(index >= 0 && index < c->w->n, "weight %d of %d", index, c->w->n);
+	return &c->w->at[index];
+}
+
+const void *occ_ctx_weight(const struct occ_ctx *c, int index)
+{
+	return (const char *)c->d_w + (size_t)row(c, index)->at * occ_type_size(c->dev->type);
+}
+
+float *occ_ctx_grad(const struct occ_ctx *c, int index)
+{
+	return c->d_grad + row(c, index)->at;
+}
+
+void occ_ctx_sum(const struct occ_ctx *c, void *d_x)
+{
+	occ_group_sum(c->tp, d_x, c->B * c->T * c->C, c->dev->type);
+}
+
+static struct occ_drop site(const struct occ_ctx *c, int64_t layer, int which)
+{
+	struct occ_drop d = c->drop;
+	d.site = (uint32_t)(4 * layer + which);
+	return d;
+}
+
+void occ_linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y)
+{
+	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols;
+	struct occ_gemm g = {
+		.tb = 1,
+		.m = c->B * c->T,
+		.n = out,
+		.k = in,
+		.lda = in,
+		.ldb = in,
+		.ldc = out,
+		.c_type = c->dev->type,
+		.bias = b >= 0,
+	};
+	c->dev->ops->gemm(c->dev, &g, x, occ_ctx_weight(c, w), b >= 0 ? occ_ctx_weight(c, b) : NULL,
+			  y);
+}
+
+void occ_linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx)
+{
+	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols, R = c->B * c->T;
+	struct occ_gemm gw = {
+		.ta = 1,
+		.m = out,
+		.n = in,
+		.k = R,
+		.lda = out,
+		.ldb = in,
+		.ldc = in,
+		.c_type = OCC_F32,
+		.beta = 1,
+	};
+	struct occ_gemm gx = {
+		.m = R,
+		.n = in,
+		.k = out,
+		.lda = out,
+		.ldb = in,
+		.ldc = in,
+		.c_type = c->dev->type,
+	};
+	c->dev->ops->gemm(c->dev, &gw, dy, x, NULL, occ_ctx_grad(c, w));
+	c->dev->ops->gemm(c->dev, &gx, dy, occ_ctx_weight(c, w), NULL, dx);
+}
+
+static void bias_backward(const struct occ_ctx *c, int b, const void *dy)
+{
+	c->dev->ops->bias_backward(c->dev, c->B * c->T, row(c, b)->lcols, dy, occ_ctx_grad(c, b));
+}
+
+static struct occ_attention attention(const struct occ_ctx *c, int64_t layer)
+{
+	struct occ_attention a = {c->B, c->T, c->H, c->D, site(c, layer, ATTENTION)};
+	a.drop.col0 = c->w->tp * c->H * c->T; /* columns are head * T + key over all heads */
+	return a;
+}
+
+void occ_layer_inside(const struct occ_ctx *c, int64_t layer, int first, const void *x,
+		      const struct occ_layer_acts *a, const struct occ_layer_scratch *s)
+{
+	const struct occ_device_ops *o = c->dev->ops;
+	int64_t R = c->B * c->T, C = c->C;
+	struct occ_attention att = attention(c, layer);
+	struct occ_drop d = site(c, layer, ATTENTION_OUT);
+	o->residual_norm_forward(
+		c->dev, R, C, x, NULL, NULL, &d, occ_ctx_weight(c, first + OCC_LN1_W),
+		occ_ctx_weight(c, first + OCC_LN1_B), NULL, a->y1, a->mean1, a->rstd1);
+	occ_linear_forward(c, first + OCC_QKV_W, first + OCC_QKV_B, a->y1, a->qkv);
+	o->attention_forward(c->dev, &att, a->qkv, a->att, a->lse);
+	occ_linear_forward(c, first + OCC_PROJ_W, -1, a->att, s->delta);
+	occ_ctx_sum(c, s->delta);
+	o->residual_norm_forward(c->dev, R, C, x, s->delta, occ_ctx_weight(c, first + OCC_PROJ_B),
+				 &d, occ_ctx_weight(c, first + OCC_LN2_W),
+				 occ_ctx_weight(c, first + OCC_LN2_B), a->xb, a->y2, a->mean2,
+				 a->rstd2);
+	occ_linear_forward(c, first + OCC_FC_W, first + OCC_FC_B, a->y2, a->h);
+	o->gelu_forward(c->dev, R * row(c, first + OCC_FC_W)->lrows, a->h, a->g);
+}
+
+void occ_layer_forward(const struct occ_ctx *c, int64_t layer, int first, const void *x,
+		       const struct occ_layer_acts *a, const struct occ_layer_scratch *s, void *out)
+{
+	struct occ_drop d = site(c, layer, MLP_OUT);
+	occ_layer_inside(c, layer, first, x, a, s);
+	occ_linear_forward(c, first + OCC_FC2_W, -1, a->g, s->delta);
+	occ_ctx_sum(c, s->delta);
+	c->dev->ops->residual_norm_forward(c->dev, c->B * c->T, c->C, a->xb, s->delta,
+					   occ_ctx_weight(c, first + OCC_FC2_B), &d, NULL, NULL,
+					   out, NULL, NULL, NULL);
+}
+
+/* The masked gradient of a residual branch: dx itself where nothing is dropped. */
+static void *masked(const struct occ_ctx *c, const struct occ_layer_scratch *s, void *dx)
+{
+	return c->drop.p > 0 ? s->delta : dx;
+}
+
+static void mlp_backward(const struct occ_ctx *c, int64_t layer, int first,
+			 const struct occ_layer_acts *a, const struct occ_layer_scratch *s,
+			 const void *dout, void *dx)
+{
+	const struct occ_device_ops *o = c->dev->ops;
+	struct occ_drop d = site(c, layer, MLP_OUT);
+	void *ddelta = masked(c, s, dx);
+	o->residual_norm_backward(c->dev, c->B * c->T, c->C, NULL, dout, NULL, NULL, NULL, NULL, &d,
+				  dx, ddelta, NULL, NULL, occ_ctx_grad(c, first + OCC_FC2_B));
+	occ_linear_backward(c, first + OCC_FC2_W, a->g, ddelta, s->dh);
+	o->gelu_backward(c->dev, c->B * c->T * row(c, first + OCC_FC_W)->lrows, a->h, s->dh, s->dh);
+	bias_backward(c, first + OCC_FC_B, s->dh);
+	occ_linear_backward(c, first + OCC_FC_W, a->y2, s->dh, s->dy);
+	occ_ctx_sum(c, s->dy);
+}
+
+static void attention_backward(const struct occ_ctx *c, int64_t layer, int first,
+			       const struct occ_layer_acts *a, const struct occ_layer_scratch *s,
+			       void *dx)
+{
+	const struct occ_device_ops *o = c->dev->ops;
+	struct occ_attention att = attention(c, layer);
+	struct occ_drop d = site(c, layer, ATTENTION_OUT);
+	void *ddelta = masked(c, s, dx);
+	o->residual_norm_backward(
+		c->dev, c->B * c->T, c->C, s->dy, dx, a->xb, occ_ctx_weight(c, first + OCC_LN2_W),
+		a->mean2, a->rstd2, &d, dx, ddelta, occ_ctx_grad(c, first + OCC_LN2_W),
+		occ_ctx_grad(c, first + OCC_LN2_B), occ_ctx_grad(c, first + OCC_PROJ_B));
+	occ_linear_backward(c, first + OCC_PROJ_W, a->att, ddelta, s->datt);
+	o->attention_backward(c->dev, &att, a->qkv, a->att, a->lse, s->datt, s->dqkv);
+	bias_backward(c, first + OCC_QKV_B, s->dqkv);
+	occ_linear_backward(c, first + OCC_QKV_W, a->y1, s->dqkv, s->dy);
+	occ_ctx_sum(c, s->dy);
+}
+
+void occ_layer_backward(const struct occ_ctx *c, int64_t layer, int first, const void *x,
+			const struct occ_layer_acts *a, const struct occ_layer_scratch *s,
+			const void *dout, void *dx)
+{
+	mlp_backward(c, layer, first, a, s, dout, dx);
+	attention_backward(c, layer, first, a, s, dx);
+	c->dev->ops->residual_norm_backward(
+		c->dev, c->B * c->T, c->C, s->dy, dx, x, occ_ctx_weight(c, first + OCC_LN1_W),
+		a->mean1, a->rstd1, &c->drop, dx, NULL, occ_ctx_grad(c, first + OCC_LN1_W),
+		occ_ctx_grad(c, first + OCC_LN1_B), NULL);
+}

@@ -1,0 +1,190 @@
+/* Collectives on device arrays. Where the host cannot see the device they go through staging
+ * memory, in pieces; what is counted is the whole array, so that counters do not depend on the
+ * device. */
+#include "parallel/group.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+static size_t largest(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Elements moved at once. */
+static int64_t piece_of(const struct occ_group *g, enum occ_type type)
+{
+	return (int64_t)(g->max_bytes / occ_type_size(type));
+}
+
+void occ_group_init(struct occ_group *g, struct occ_comm *comm, struct occ_device *dev,
+		    size_t max_bytes)
+{
+	memset(g, 0, sizeof(*g));
+	g->comm = comm;
+	g->dev = dev;
+	g->max_bytes = largest(max_bytes / 4 * 4, 4);
+}
+
+static void grow(void **p, size_t *have, size_t bytes)
+{
+	if (bytes <= *have)
+		return;
+	occ_free(*p);
+	*p = occ_alloc(bytes, 1);
+	*have = bytes;
+}
+
+void occ_group_release(struct occ_group *g)
+{
+	occ_free(g->staging);
+	occ_free(g->scratch);
+	memset(g, 0, sizeof(*g));
+}
+
+/* Stops the counting of pieces, which the caller makes good. */
+static struct occ_traffic *hide_traffic(struct occ_group *g)
+{
+	struct occ_traffic *t = g->comm->traffic;
+	g->comm->traffic = NULL;
+	return t;
+}
+
+static void show_traffic(struct occ_group *g, struct occ_traffic *t, double begin)
+{
+	g->comm->traffic = t;
+	if (t)
+		t->exposed_ms += occ_clock_ms() - begin;
+}
+
+static void reduce_piece(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
+{
+	struct occ_device *d = g->dev;
+	size_t bytes = (size_t)n * occ_type_size(type);
+	void *x = g->staging ? g->staging : d_x;
+	if (g->staging)
+		d->ops->get(d, x, d_x, bytes);
+	if (max)
+		occ_comm_max(g->comm, x, n, g->scratch);
+	else
+		occ_comm_sum(g->comm, x, n, type, g->scratch);
+	if (!g->staging)
+		return;
+	d->ops->put(d, d_x, x, bytes);
+	d->ops->sync(d); /* the staging memory is used again */
+}
+
+static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
+{
+	if (g->comm->size == 1)
+		return;
+	double begin = occ_clock_ms();
+	struct occ_traffic *t = hide_traffic(g);
+	int64_t piece = piece_of(g, type);
+	piece = n < piece ? n : piece;
+	grow(&g->scratch, &g->scratch_bytes, occ_comm_scratch(g->comm, piece, type));
+	if (!g->dev->ops->host_visible)
+		grow(&g->staging, &g->staging_bytes, (size_t)piece * occ_type_size(type));
+	g->dev->ops->sync(g->dev);
+	for (int64_t at = 0; at < n; at += piece)
+		reduce_piece(g, d_x + (size_t)at * occ_type_size(type),
+			     n - at < piece ? n - at : piece, type, max);
+	show_traffic(g, t, begin);
+	occ_comm_count_sum(g->comm, n, type);
+}
+
+void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type)
+{
+	reduce(g, d_x, n, type, 0);
+}
+
+void occ_group_max(struct occ_group *g, float *d_x, int64_t n)
+{
+	reduce(g, (char *)d_x, n, OCC_F32, 1);
+}
+
+struct rows {
+	int64_t at, n;
+};
+
+/* Part k of rank's slice, `step` rows at once; empty past its end. */
+static struct rows part_of(int64_t rows, int rank, int size, int64_t k, int64_t step)
+{
+	int64_t end = occ_slice_row(rows, rank + 1, size),
+		at = occ_slice_row(rows, rank, size) + k * step;
+	at = at < end ? at : end;
+	return (struct rows){at, end - at < step ? end - at : step};
+}
+
+/* Part k of all slices, one behind the other in the staging memory. */
+static void gather_part(struct occ_group *g, char *d_x, int64_t rows, size_t row_bytes, int64_t k,
+			int64_t step)
+{
+	struct occ_device *d = g->dev;
+	size_t *bytes = g->scratch;
+	char *x = g->staging;
+	for (int r = 0; r < g->comm->size; r++) {
+		struct rows p = part_of(rows, r, g->comm->size, k, step);
+		bytes[r] = (size_t)p.n * row_bytes;
+		if (r == g->comm->rank)
+			d->ops->get(d, x, d_x + (size_t)p.at * row_bytes, bytes[r]);
+		x += bytes[r];
+	}
+	occ_comm_gather(g->comm, g->staging, bytes);
+	x = g->staging;
+	for (int r = 0; r < g->comm->size; r++) {
+		struct rows p = part_of(rows, r, g->comm->size, k, step);
+		if (r != g->comm->rank)
+			d->ops->put(d, d_x + (size_t)p.at * row_bytes, x, bytes[r]);
+		x += bytes[r];
+	}
+	d->ops->sync(d);
+}
+
+static void gather_staged(struct occ_group *g, char *d_x, int64_t rows, size_t row_bytes)
+{
+	int size = g->comm->size;
+	int64_t most = (rows + size - 1) / size; /* rows of the largest slice */
+	int64_t step = (int64_t)(g->max_bytes / row_bytes) / size;
+	step = most < step ? most : step;
+	occ_check(step > 0, "rows of %zu bytes from %d ranks in %zu bytes", row_bytes, size,
+		  g->max_bytes);
+	grow(&g->staging, &g->staging_bytes, (size_t)(step * size) * row_bytes);
+	for (int64_t k = 0; k * step < most; k++)
+		gather_part(g, d_x, rows, row_bytes, k, step);
+}
+
+static void gather_direct(struct occ_group *g, char *d_x, int64_t rows, size_t row_bytes)
+{
+	size_t *bytes = g->scratch;
+	for (int r = 0; r < g->comm->size; r++)
+		bytes[r] = (size_t)part_of(rows, r, g->comm->size, 0, rows).n * row_bytes;
+	g->dev->ops->sync(g->dev);
+	occ_comm_gather(g->comm, d_x, bytes);
+}
+
+static void count_gather(struct occ_group *g, int64_t rows, size_t row_bytes)
+{
+	struct occ_comm *c = g->comm;
+	size_t own = (size_t)part_of(rows, c->rank, c->size, 0, rows).n * row_bytes;
+	for (int p = 0; p < c->size; p++)
+		if (p != c->rank && c->traffic)
+			occ_traffic_count(c->traffic, own, own, occ_comm_crosses(c, p));
+}
+
+void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C)
+{
+	size_t row_bytes = (size_t)C * occ_type_size(g->dev->type);
+	if (g->comm->size == 1 || rows == 0)
+		return;
+	double begin = occ_clock_ms();
+	struct occ_traffic *t = hide_traffic(g);
+	grow(&g->scratch, &g->scratch_bytes, (size_t)g->comm->size * sizeof(size_t));
+	if (!g->dev->ops->host_visible)
+		gather_staged(g, d_x, rows, row_bytes);
+	else
+		gather_direct(g, d_x, rows, row_bytes);
+	show_traffic(g, t, begin);
+	count_gather(g, rows, row_bytes);
+}

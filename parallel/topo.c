@@ -1,0 +1,90 @@
+/* rank <-> (tp, dp, pp), and the groups of a rank made by splitting the world. */
+#include "parallel/topo.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+struct occ_place occ_place_of(const struct occ_layout *l, int rank)
+{
+	int tp = rank % l->tensor, column = rank / l->tensor;
+	return (struct occ_place){.tp = tp, .dp = column % l->data, .pp = column / l->data};
+}
+
+int occ_rank_of(const struct occ_layout *l, struct occ_place p)
+{
+	return (p.pp * l->data + p.dp) * l->tensor + p.tp;
+}
+
+int occ_layout_fit(struct occ_layout *l, int ranks, struct occ_err *e)
+{
+	int64_t model = (int64_t)l->tensor * l->pipeline;
+	if (l->tensor < 1 || l->pipeline < 1 || l->data < 0)
+		return occ_fail(
+			e, OCC_E_LAUNCH,
+			"parallel.tensor %d x pipeline %d x data %d: each must be at least 1 "
+			"(data 0: what is left of the ranks)",
+			l->tensor, l->pipeline, l->data);
+	if (l->data == 0 && (model > ranks || ranks % model))
+		return occ_fail(
+			e, OCC_E_LAUNCH,
+			"%d ranks do not divide into parallel.tensor %d x pipeline %d: start "
+			"a multiple of %lld ranks",
+			ranks, l->tensor, l->pipeline, (long long)model);
+	if (l->data && (model > ranks || model * l->data != ranks))
+		return occ_fail(
+			e, OCC_E_LAUNCH,
+			"%d ranks do not fit parallel.tensor %d x pipeline %d x data %d: start "
+			"exactly their product, or set parallel.data=0",
+			ranks, l->tensor, l->pipeline, l->data);
+	if (l->data == 0)
+		l->data = (int)(ranks / model);
+	return 0;
+}
+
+int occ_stage_layers(int layers, int P, int s, int *first)
+{
+	int each = layers / P, more = layers % P;
+	*first = s * each + (s < more ? s : more);
+	return each + (s < more);
+}
+
+static struct occ_comm *group(struct occ_topo *t, int color, int key, enum occ_kind kind)
+{
+	struct occ_comm *c = t->world->ops->split(t->world, color, key);
+	if (c && kind < OCC_NKINDS)
+		c->traffic = &t->traffic[kind];
+	return c;
+}
+
+void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_layout *l,
+		   int ranks_per_node)
+{
+	memset(t, 0, sizeof(*t));
+	t->layout = *l;
+	t->world = world;
+	occ_check(l->tensor * l->pipeline * l->data == world->size,
+		  "layout %d x %d x %d of %d ranks", l->tensor, l->pipeline, l->data, world->size);
+	struct occ_place p = t->place = occ_place_of(l, world->rank);
+	t->node_of = occ_alloc((size_t)world->size, sizeof(*t->node_of));
+	occ_comm_nodes(world, ranks_per_node, t->node_of);
+	world->node_of = t->node_of;
+
+	int end = l->pipeline > 1 && (p.pp == 0 || p.pp == l->pipeline - 1);
+	t->tp = group(t, p.pp * l->data + p.dp, p.tp, OCC_TP);
+	t->dp = group(t, p.pp * l->tensor + p.tp, p.dp, OCC_DP);
+	t->model = group(t, p.dp, p.pp * l->tensor + p.tp, OCC_NKINDS);
+	t->embed = group(t, end ? p.dp * l->tensor + p.tp : -1, p.pp, OCC_EMBEDDING);
+}
+
+void occ_topo_release(struct occ_topo *t)
+{
+	occ_comm_close(t->embed);
+	occ_comm_close(t->model);
+	occ_comm_close(t->dp);
+	occ_comm_close(t->tp);
+	if (t->world)
+		t->world->node_of = NULL;
+	occ_free(t->node_of);
+	memset(t, 0, sizeof(*t));
+}

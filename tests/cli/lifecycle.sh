@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Restart, stopping on request, skipped steps, weights in and out, generate and eval: the real program.
+# TIME: 200
+. tests/lib.sh
+
+head -c 60000 tests/data/tinyshakespeare.txt >"$tmp/train.txt"
+tail -c 20000 tests/data/tinyshakespeare.txt >"$tmp/valid.txt"
+cat >"$tmp/c.json" <<JSON
+{"model": {"layers": 4, "hidden": 32, "heads": 4, "seq_len": 32, "vocab_size": 256, "dropout": 0.1},
+ "batch": {"micro": 2, "global": 8}, "optimizer": {"lr": 0.003, "warmup_iters": 2},
+ "train": {"iters": 12, "threads": 1},
+ "data": {"train": ["$tmp/train.txt"], "valid": ["$tmp/valid.txt"]}, "eval": {"every": 5, "iters": 3},
+ "checkpoint": {"keep": 3}}
+JSON
+
+# train NAME RANKS ARGS...: thread transport, log and checkpoint under $tmp/NAME
+train() {
+	local name=$1 ranks=$2
+	shift 2
+	"$OCC_TRAIN" --config "$tmp/c.json" --set parallel.transport=thread --ranks "$ranks" \
+		--set checkpoint.dir="$tmp/$name" --set log.dir="$tmp/$name" "$@" >"$tmp/$name.out" 2>"$tmp/$name.err"
+}
+export_to() { "$OCC_TRAIN" export --checkpoint "$tmp/$1" --out "$tmp/$2.safetensors" >/dev/null; }
+losses() { sed -n '/"event":"train"/s/.*"iter":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$tmp/$1/metrics.jsonl"; }
+code_is() { # CODE COMMAND...
+	local want=$1 got=0
+	shift
+	"$@" || got=$?
+	[ "$got" = "$want" ] || { echo "exit $got instead of $want" >&2; false; }
+}
+
+# N steps = some + save + load + the rest, bit for bit, for each layout and compute type.
+while read -r ranks tp pp extra; do
+	shape=(--set parallel.tensor="$tp" --set parallel.pipeline="$pp")
+	[ -z "$extra" ] || shape+=(--set "$extra")
+	name="r$ranks-$tp-$pp-${extra//[^a-z0-9]/}"
+	check "$name: whole run" train "$name-a" "$ranks" "${shape[@]}"
+	check "$name: first part" train "$name-b" "$ranks" "${shape[@]}" --set train.iters=5 --set optimizer.decay_iters=12
+	check "$name: second part" train "$name-b" "$ranks" "${shape[@]}"
+	export_to "$name-a" "$name-a"
+	export_to "$name-b" "$name-b"
+	check "$name: the same weights" cmp "$tmp/$name-a.safetensors" "$tmp/$name-b.safetensors"
+	losses "$name-a" >"$tmp/la"
+	losses "$name-b" >"$tmp/lb"
+	check "$name: the same metrics" cmp "$tmp/la" "$tmp/lb"
+	check "$name: 12 lines" [ "$(wc -l <"$tmp/la")" = 12 ]
+done <<'ROWS'
+1 1 1
+8 2 2
+4 1 4 model.recompute=full
+2 1 1 train.precision=bf16
+2 2 1 model.tie_embeddings=false
+1 1 1 train.device=ref
+1 1 1 train.device=strict
+ROWS
+
+# A checkpoint of one layout continues on another.
+cp -r "$tmp/r8-2-2--b" "$tmp/other"
+check "another layout" train other 2 --set parallel.pipeline=2 --set train.iters=14
+check "its lines go on" [ "$(losses other | wc -l)" = 14 ]
+
+# A signal: complete checkpoint, 75, and the run continues bit for bit.
+if train sig 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!; then
+	for _ in $(seq 100); do [ -s "$tmp/sig/metrics.jsonl" ] && [ "$(losses sig | wc -l)" -ge 3 ] && break; sleep 0.1; done
+	pkill -USR1 -P $pid -x occ-train || kill -USR1 $pid
+	code=0
+	wait $pid || code=$?
+	check "exit 75 on SIGUSR1, not $code" [ "$code" = 75 ]
+	check "nothing on standard error" [ ! -s "$tmp/sig.err" ]
+	check "the end event says so" grep -q '"why":"stopped"' "$tmp/sig/metrics.jsonl"
+	check "a checkpoint is there" export_to sig sig
+fi
+
+# Non-finite steps: skipped up to max_skipped in a row, agreed by all; one more is exit 6 and one line.
+check "6 at once" code_is 6 env OCC_FAULT=loss.nan:1:3 "$OCC_TRAIN" --config "$tmp/c.json" \
+	--set parallel.transport=thread --ranks 2 >"$tmp/nan.out" 2>"$tmp/nan.err"
+check "one line" [ "$(wc -l <"$tmp/nan.err")" = 1 ]
+check "it names the step" grep -q 'step 3: the loss is not finite' "$tmp/nan.err"
+OCC_FAULT=loss.nan:1:3 check "one is skipped" train nan 2 --set train.max_skipped=1
+check "it is counted" grep -q '"iter":12,.*"skipped":1' "$tmp/nan/metrics.jsonl"
+check "and written as null" grep -q '"iter":3,"loss":null.*"nonfinite":true' "$tmp/nan/metrics.jsonl"
+
+# Weights out and in again; eval agrees with the run's last; generate is deterministic.
+last=$(sed -n '/"event":"eval"/s/.*"loss":\([^,]*\),.*/\1/p' "$tmp/r1-1-1--a/metrics.jsonl" | tail -n 1)
+"$OCC_TRAIN" eval --config "$tmp/c.json" --set checkpoint.resume=never --set init.load="$tmp/r1-1-1--a.safetensors" >"$tmp/eval"
+check "eval equals the run's last" awk -v a="$last" '{ exit !($2 - a < 1e-5 && a - $2 < 1e-5) }' "$tmp/eval"
+check "iters 0 loads and saves" train again 1 --set train.iters=0 --set init.load="$tmp/r1-1-1--a.safetensors"
+export_to again again
+check "in and out are the same bytes" cmp "$tmp/again.safetensors" "$tmp/r1-1-1--a.safetensors"
+for i in 1 2; do
+	"$OCC_TRAIN" generate --config "$tmp/c.json" --set checkpoint.dir="$tmp/r8-2-2--a" --prompt "First " \
+		--tokens 40 --seed 7 --top-k 20 >"$tmp/gen$i"
+done
+check "generate repeats" cmp "$tmp/gen1" "$tmp/gen2"
+check "it starts with the prompt" grep -q '^First ' "$tmp/gen1"
+check "inspect names a checkpoint" grep -qi checkpoint <("$OCC_TRAIN" inspect "$tmp"/again/step-*)
+finish

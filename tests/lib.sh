@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# What scripts of tests/cli share: counted checks, a temporary folder, starting the program.
+#
+#   . tests/lib.sh            at the top of a script that is run from the root of the project
+#   check "words" COMMAND...  counts a pass if COMMAND succeeds, else shows the words
+#   skip "words"              counts a skip
+#   finish                    last line of the script: "N passed, N failed"
+#
+# $OCC_TRAIN is the program, $BUILD the folder of built tests, $tmp a folder that goes away at the end,
+# $OCC_MPI is 1 where mpirun may be used. Relative paths in configurations: cd where they hold.
+set -u
+# shellcheck source=scripts/mpi-env
+. scripts/mpi-env
+root=$PWD
+: "${OCC_TRAIN:=$root/occ-train}" "${BUILD:=$root/build/native-mpi1-onednn}" "${OCC_MPI:=1}"
+export OCC_TRAIN BUILD OCC_MPI
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/occ-test.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0 skipped=0
+
+check() {
+	local words=$1
+	shift
+	if "$@"; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "${0##*/}: $words" >&2
+	fi
+}
+
+skip() {
+	skipped=$((skipped + 1))
+	echo "${0##*/}: skipped: $1" >&2
+}
+
+# Starts the program: launch thread|mpi RANKS ARGS...
+launch() {
+	local how=$1 n=$2
+	shift 2
+	case $how in
+	thread) "$OCC_TRAIN" "$@" --set parallel.transport=thread --ranks "$n" ;;
+	mpi) mpirun -q -n "$n" "$OCC_TRAIN" "$@" ;;
+	esac
+}
+
+finish() {
+	local more=
+	[ "$skipped" = 0 ] || more=", $skipped skipped"
+	echo "$passed passed, $failed failed$more"
+	[ "$failed" = 0 ]
+	exit
+}

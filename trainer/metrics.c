@@ -1,0 +1,280 @@
+/* Rank 0 speaks. Numbers come from all ranks by one reduction a line. */
+#include "trainer/metrics.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "trainer/tensorboard.h"
+#include "trainer/version.h"
+
+double occ_seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double occ_flops_per_token(const struct occ_gpt_shape *s)
+{
+	double n = (double)(occ_gpt_parameters(s) - s->seq_len * s->hidden);
+	return 6.0 * n + 12.0 * (double)s->layers * (double)s->hidden * (double)s->seq_len;
+}
+
+/* A number, or null for what JSON cannot hold. */
+static void add_number(cJSON *o, const char *key, double v)
+{
+	if (isfinite(v))
+		cJSON_AddNumberToObject(o, key, v);
+	else
+		cJSON_AddNullToObject(o, key);
+}
+
+static void put_event(struct occ_metrics *m, cJSON *o)
+{
+	char *line = m->jsonl ? cJSON_PrintUnformatted(o) : NULL;
+	if (line && (fprintf(m->jsonl, "%s\n", line) < 0 || fflush(m->jsonl)))
+		occ_die(OCC_E_CKPT, "%s/metrics.jsonl: cannot be written: %s", m->run->conf.log.dir,
+			strerror(errno));
+	cJSON_free(line);
+	cJSON_Delete(o);
+}
+
+static cJSON *event(const char *name)
+{
+	cJSON *o = cJSON_CreateObject();
+	cJSON_AddStringToObject(o, "event", name);
+	return o;
+}
+
+static void put_start(struct occ_metrics *m)
+{
+	struct occ_run *r = m->run;
+	const struct occ_layout *l = &r->topo.layout;
+	cJSON *o = event("start"), *layout = cJSON_AddObjectToObject(o, "layout");
+	cJSON_AddStringToObject(o, "version", OCC_VERSION);
+	add_number(o, "ranks", r->world->size);
+	add_number(layout, "tensor", l->tensor);
+	add_number(layout, "pipeline", l->pipeline);
+	add_number(layout, "data", l->data);
+	add_number(layout, "micro_batches", (double)r->nmicro);
+	add_number(o, "parameters", (double)occ_gpt_parameters(&r->shape));
+	add_number(o, "iter", (double)r->step);
+	add_number(o, "iters", (double)r->conf.train.iters);
+	add_number(o, "threads", r->dev->threads);
+	cJSON_AddStringToObject(o, "device", r->dev->ops->name);
+	cJSON_AddStringToObject(o, "precision", r->conf.train.precision);
+	cJSON_AddStringToObject(o, "transport", r->world->ops->name);
+	cJSON_AddStringToObject(o, "resumed", r->resumed);
+	char *text = occ_opts_json(&occ_config_opts, &r->conf);
+	cJSON_AddItemToObject(o, "config", cJSON_Parse(text));
+	occ_free(text);
+	put_event(m, o);
+}
+
+static void say_start(const struct occ_run *r)
+{
+	const struct occ_layout *l = &r->topo.layout;
+	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, %d "
+	       "thread%s each, "
+	       "%s %s\n",
+	       (double)occ_gpt_parameters(&r->shape) / 1e6, (long long)r->shape.layers,
+	       r->world->size, r->world->size == 1 ? "" : "s", l->tensor, l->pipeline, l->data,
+	       r->world->ops->name, r->dev->threads, r->dev->threads == 1 ? "" : "s",
+	       r->dev->ops->name, r->conf.train.precision);
+	if (l->pipeline > 1) {
+		printf("layers of each stage:");
+		for (int s = 0; s < l->pipeline; s++) {
+			int first,
+				n = occ_stage_layers((int)r->shape.layers, l->pipeline, s, &first);
+			printf(" %d (%d-%d)", n, first, first + n - 1);
+		}
+		printf("; %lld micro-batches\n", (long long)r->nmicro);
+	}
+	if (r->resumed[0])
+		printf("resumed from %s at step %lld\n", r->resumed, (long long)r->step);
+	fflush(stdout);
+}
+
+int occ_metrics_open(struct occ_metrics *m, struct occ_run *run)
+{
+	struct occ_err e = {0};
+	memset(m, 0, sizeof(*m));
+	m->run = run;
+	occ_metrics_files(m, &e);
+	int code = occ_agree(run->world, &e);
+	if (code)
+		return code;
+	m->since = m->started = occ_seconds();
+	m->since_step = m->started_step = run->step;
+	if (run->world->rank == 0) {
+		put_start(m);
+		say_start(run);
+	}
+	return 0;
+}
+
+void occ_metrics_close(struct occ_metrics *m, const char *why)
+{
+	if (!m->run)
+		return;
+	if (m->run->world->rank == 0 && why) {
+		cJSON *o = event("end");
+		add_number(o, "iter", (double)m->run->step);
+		cJSON_AddStringToObject(o, "why", why);
+		add_number(o, "seconds", occ_seconds() - m->started);
+		put_event(m, o);
+	}
+	if (m->board)
+		fclose(m->board); /* each record was flushed */
+	if (m->jsonl && fclose(m->jsonl))
+		occ_die(OCC_E_CKPT, "%s/metrics.jsonl: cannot be written: %s", m->run->conf.log.dir,
+			strerror(errno));
+	memset(m, 0, sizeof(*m));
+}
+
+enum { NFIELDS = 8 };
+static const char *const field_name[NFIELDS] = {
+	"messages",  "raw_bytes", "wire_bytes", "inter_node_raw_bytes", "inter_node_wire_bytes",
+	"encode_ms", "decode_ms", "exposed_ms",
+};
+
+/* Sums of all ranks since the last call, [kind][field]; resets the counters. Collective. */
+static void take_traffic(struct occ_run *r, double sum[OCC_NKINDS][NFIELDS])
+{
+	for (int k = 0; k < OCC_NKINDS; k++) {
+		const struct occ_traffic *t = &r->topo.traffic[k];
+		const double row[NFIELDS] = {
+			(double)t->messages,
+			(double)t->raw_bytes,
+			(double)t->wire_bytes,
+			(double)t->inter_node_raw_bytes,
+			(double)t->inter_node_wire_bytes,
+			t->encode_ms,
+			t->decode_ms,
+			t->exposed_ms,
+		};
+		memcpy(sum[k], row, sizeof(row));
+	}
+	memset(r->topo.traffic, 0, sizeof(r->topo.traffic));
+	occ_comm_sum_double(r->world, &sum[0][0], OCC_NKINDS * NFIELDS);
+}
+
+static cJSON *traffic_json(double sum[OCC_NKINDS][NFIELDS])
+{
+	cJSON *all = cJSON_CreateObject();
+	for (int k = 0; k < OCC_NKINDS; k++) {
+		cJSON *o = cJSON_AddObjectToObject(all, occ_kind_name[k]);
+		for (int f = 0; f < NFIELDS; f++) {
+			add_number(o, field_name[f], sum[k][f]);
+			if (f == 4) /* no codec keeps a residual yet */
+				add_number(o, "residual_norm", 0);
+		}
+	}
+	return all;
+}
+
+static void board_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
+{
+	const struct {
+		const char *tag;
+		double value;
+	} rows[] = {
+		{"loss", s->loss},
+		{"grad_norm", s->grad_norm},
+		{"lr", s->lr},
+		{"tokens_per_s", per_s},
+	};
+	for (size_t i = 0; m->board && i < sizeof(rows) / sizeof(rows[0]); i++)
+		occ_tensorboard_scalar(m->board, rows[i].tag, m->run->step, (float)rows[i].value);
+}
+
+static void say_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
+{
+	const struct occ_run *r = m->run;
+	int64_t left = r->conf.train.iters - r->step, done = r->step - m->started_step;
+	double eta = (occ_seconds() - m->started) / (double)done * (double)left;
+	char bar[48] = "";
+	if (isatty(STDOUT_FILENO)) {
+		int full = (int)(20 * r->step / r->conf.train.iters);
+		snprintf(bar, sizeof(bar), " [%.*s%.*s]", full, "####################", 20 - full,
+			 "....................");
+	}
+	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved 0%%  eta "
+	       "%.0f:%02.0f%s\n",
+	       (long long)r->step, (long long)r->conf.train.iters, s->loss, s->grad_norm, s->lr,
+	       per_s, floor(eta / 60), fmod(eta, 60), bar);
+	fflush(stdout);
+}
+
+void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
+{
+	struct occ_run *r = m->run;
+	double sum[OCC_NKINDS][NFIELDS], now = occ_seconds();
+	double step_s = (now - m->since) / (double)(r->step - m->since_step);
+	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len),
+	       per_s = tokens / step_s;
+	double peak = r->conf.log.peak_gflops * 1e9 * r->world->size;
+	take_traffic(r, sum);
+	m->since = now;
+	m->since_step = r->step;
+	if (r->world->rank != 0)
+		return;
+	cJSON *o = event("train");
+	add_number(o, "iter", (double)r->step);
+	add_number(o, "loss", s->loss);
+	add_number(o, "grad_norm", s->grad_norm);
+	add_number(o, "lr", s->lr);
+	add_number(o, "tokens", tokens * (double)r->step);
+	add_number(o, "step_ms", step_s * 1e3);
+	add_number(o, "tokens_per_s", per_s);
+	add_number(o, "mfu", peak > 0 ? per_s * occ_flops_per_token(&r->shape) / peak : NAN);
+	add_number(o, "skipped", (double)r->skipped);
+	if (!isfinite(s->loss) || !isfinite(s->grad_norm))
+		cJSON_AddTrueToObject(o, "nonfinite");
+	cJSON_AddItemToObject(o, "comm", traffic_json(sum));
+	put_event(m, o);
+	board_step(m, s, per_s);
+	say_step(m, s, per_s);
+}
+
+void occ_metrics_pause(struct occ_metrics *m, double seconds)
+{
+	m->since += seconds;
+}
+
+void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens)
+{
+	if (m->run->world->rank != 0)
+		return;
+	cJSON *o = event("eval");
+	add_number(o, "iter", (double)m->run->step);
+	add_number(o, "loss", loss);
+	add_number(o, "perplexity", exp(loss));
+	add_number(o, "tokens", (double)tokens);
+	if (!isfinite(loss))
+		cJSON_AddTrueToObject(o, "nonfinite");
+	put_event(m, o);
+	if (m->board)
+		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)loss);
+	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n",
+	       (long long)m->run->step, loss, exp(loss), (long long)tokens);
+	fflush(stdout);
+}
+
+void occ_metrics_checkpoint(struct occ_metrics *m, double seconds)
+{
+	if (m->run->world->rank != 0)
+		return;
+	cJSON *o = event("checkpoint");
+	add_number(o, "iter", (double)m->run->step);
+	add_number(o, "seconds", seconds);
+	put_event(m, o);
+	printf("checkpoint of step %lld in %s (%.1f s)\n", (long long)m->run->step,
+	       m->run->conf.checkpoint.dir, seconds);
+	fflush(stdout);
+}

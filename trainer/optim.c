@@ -1,0 +1,124 @@
+/* The optimizer is loops over the weight table; arithmetic is the device's. */
+#include "trainer/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+double occ_lr_at(const struct occ_config_optimizer *o, int64_t iters, int64_t t)
+{
+	int64_t decay = o->decay_iters > 0 ? o->decay_iters : iters, warm = o->warmup_iters;
+	if (t < warm)
+		return o->lr * (double)(t + 1) / (double)warm;
+	if (!strcmp(o->schedule, "constant"))
+		return o->lr;
+	if (t >= decay)
+		return o->min_lr;
+	if (!strcmp(o->schedule, "wsd")) {
+		int64_t from = decay - o->wsd_iters;
+		if (t < from)
+			return o->lr;
+		return o->lr - (double)(t - from) / (double)o->wsd_iters * (o->lr - o->min_lr);
+	}
+	double r = (double)(t - warm) / (double)(decay - warm);
+	if (!strcmp(o->schedule, "linear"))
+		return o->lr - r * (o->lr - o->min_lr);
+	return o->min_lr + 0.5 * (1.0 + cos(3.14159265358979323846 * r)) * (o->lr - o->min_lr);
+}
+
+static float *zeroed(struct occ_device *d, int64_t n)
+{
+	size_t bytes = occ_size_mul((size_t)n, sizeof(float));
+	float *d_x = d->ops->alloc(d, bytes);
+	d->ops->zero(d, d_x, bytes);
+	return d_x;
+}
+
+void occ_optim_init(struct occ_optim *o, struct occ_gpt *g)
+{
+	memset(o, 0, sizeof(*o));
+	o->gpt = g;
+	o->d_m = zeroed(g->dev, g->weights.size);
+	o->d_v = zeroed(g->dev, g->weights.size);
+	if (g->dev->type != OCC_F32)
+		o->d_master = zeroed(g->dev, g->weights.size);
+}
+
+void occ_optim_release(struct occ_optim *o)
+{
+	if (!o->gpt)
+		return;
+	struct occ_device *d = o->gpt->dev;
+	d->ops->free(d, o->d_m);
+	d->ops->free(d, o->d_v);
+	if (o->d_master)
+		d->ops->free(d, o->d_master);
+	memset(o, 0, sizeof(*o));
+}
+
+double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **worst)
+{
+	const struct occ_gpt *g = o->gpt;
+	double all = 0;
+	for (int i = 0; i < g->weights.n; i++) {
+		const struct occ_weight *w = &g->weights.at[i];
+		double sum;
+		if (w->copy || (w->split == OCC_WHOLE && g->weights.tp != 0))
+			continue;
+		g->dev->ops->sum_squares(g->dev, w->lrows * w->lcols, g->d_grad + w->at, &sum);
+		if (worst && !*worst && !isfinite(sum))
+			*worst = w;
+		all += sum;
+	}
+	return all;
+}
+
+void occ_optim_update(struct occ_optim *o, const struct occ_config_optimizer *c, double lr,
+		      double scale)
+{
+	struct occ_gpt *g = o->gpt;
+	size_t size = occ_type_size(g->dev->type);
+	double t = (double)++o->steps;
+	struct occ_adamw a = {
+		.lr = (float)lr,
+		.beta1 = (float)c->beta1,
+		.beta2 = (float)c->beta2,
+		.eps = (float)c->eps,
+		.scale = (float)scale,
+		.c1 = (float)(1.0 - pow(c->beta1, t)),
+		.c2 = (float)(1.0 - pow(c->beta2, t)),
+	};
+	for (int i = 0; i < g->weights.n; i++) {
+		const struct occ_weight *w = &g->weights.at[i];
+		a.decay = w->decay ? (float)c->weight_decay : 0.0f;
+		g->dev->ops->adamw(g->dev, &a, w->lrows * w->lcols, g->d_grad + w->at,
+				   o->d_m + w->at, o->d_v + w->at,
+				   o->d_master ? o->d_master + w->at : NULL,
+				   (char *)g->d_w + (size_t)w->at * size);
+	}
+}
+
+void occ_optim_get(const struct occ_optim *o, float *master, float *m, float *v)
+{
+	const struct occ_gpt *g = o->gpt;
+	size_t bytes = (size_t)g->weights.size * sizeof(float);
+	g->dev->ops->get(g->dev, master, o->d_master ? (void *)o->d_master : g->d_w, bytes);
+	if (m)
+		g->dev->ops->get(g->dev, m, o->d_m, bytes);
+	if (v)
+		g->dev->ops->get(g->dev, v, o->d_v, bytes);
+}
+
+void occ_optim_put(struct occ_optim *o, const float *master, const float *m, const float *v)
+{
+	struct occ_gpt *g = o->gpt;
+	size_t bytes = (size_t)g->weights.size * sizeof(float);
+	occ_gpt_put(g, master);
+	if (o->d_master)
+		g->dev->ops->put(g->dev, o->d_master, master, bytes);
+	if (m)
+		g->dev->ops->put(g->dev, o->d_m, m, bytes);
+	if (v)
+		g->dev->ops->put(g->dev, o->d_v, v, bytes);
+}

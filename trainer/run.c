@@ -1,0 +1,242 @@
+/* Opening a run: each part is opened by all ranks, then agreed, so that a refusal is spoken once.
+ */
+#include "trainer/run.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "trainer/weights_io.h"
+
+void occ_run_shape(const struct occ_config *c, int tp, struct occ_gpt_shape *s)
+{
+	const struct occ_config_model *m = &c->model;
+	*s = (struct occ_gpt_shape){
+		.layers = m->layers,
+		.hidden = m->hidden,
+		.heads = m->heads,
+		.seq_len = m->seq_len,
+		.vocab = m->vocab_size,
+		.vocab_padded = occ_vocab_padded(m->vocab_size, m->vocab_multiple, tp),
+		.tied = m->tie_embeddings,
+		.init_std = m->init_std,
+		.dropout = m->dropout,
+		.recompute = !strcmp(m->recompute, "full"),
+	};
+}
+
+/* Where a rank may run: its real node (not an emulated one) and its cores there. */
+struct cores {
+	int64_t node;
+	cpu_set_t set;
+};
+
+/* Threads of this rank: the cores it may use, shared with the ranks that may use the very same ones
+ * (mpirun binds small jobs to cores of their own, so ranks of a node need not share). Collective.
+ */
+static int threads_for(const struct occ_config *c, struct occ_comm *world)
+{
+	size_t n = (size_t)world->size;
+	int sharing = 0, *node = occ_alloc(n, sizeof(int));
+	struct cores *all = occ_alloc(n, sizeof(*all)), *mine = &all[world->rank];
+	size_t *bytes = occ_alloc(n, sizeof(size_t));
+	occ_comm_nodes(world, 0, node);
+	mine->node = node[world->rank];
+	sched_getaffinity(0, sizeof(mine->set), &mine->set);
+	for (size_t i = 0; i < n; i++)
+		bytes[i] = sizeof(*all);
+	occ_comm_gather(world, all, bytes);
+	for (size_t i = 0; i < n; i++)
+		sharing += !memcmp(&all[i], mine, sizeof(*mine));
+	int threads = CPU_COUNT(&mine->set) / (sharing > 0 ? sharing : 1);
+	occ_free(bytes);
+	occ_free(all);
+	occ_free(node);
+	if (c->train.threads > 0)
+		return (int)c->train.threads;
+	return threads > 0 ? threads : 1;
+}
+
+static void say_place(const struct occ_topo *t)
+{
+	char host[64] = "", text[128];
+	gethostname(host, sizeof(host) - 1);
+	if (t->world->size == 1)
+		return;
+	snprintf(text, sizeof(text), "rank %d (dp %d pp %d tp %d) host %s", t->world->rank,
+		 t->place.dp, t->place.pp, t->place.tp, host);
+	occ_err_place(text);
+}
+
+static int open_config(struct occ_run *r, struct occ_err *e)
+{
+	const struct occ_args *a = r->args;
+	if (occ_config_load(&r->conf, a->config, a->sets, a->nsets, e))
+		return -1;
+	if (a->mode != OCC_TRAIN &&
+	    r->world->size == 1) /* weights are read whatever layout wrote them */
+		r->conf.parallel.tensor = r->conf.parallel.pipeline = r->conf.parallel.data = 1;
+	return occ_config_check(&r->conf, r->world->size, e);
+}
+
+static int reads_tokens(const struct occ_topo *t)
+{
+	return t->place.pp == 0 || t->place.pp == t->layout.pipeline - 1;
+}
+
+static int open_one(struct occ_run *r, const struct occ_strings *files, struct occ_data **d,
+		    struct occ_err *e)
+{
+	if (!r->tok)
+		r->tok = occ_tokenizer_open(r->conf.data.tokenizer, e);
+	if (!r->tok)
+		return -1;
+	*d = occ_data_open(files, r->tok, r->conf.model.seq_len, r->conf.model.vocab_size, e);
+	return *d ? 0 : -1;
+}
+
+static int open_data(struct occ_run *r, int needs, struct occ_err *e)
+{
+	if ((needs & OCC_NEED_TRAIN) && r->conf.train.iters > 0 && !r->conf.data.train.n)
+		return occ_fail(e, OCC_E_CONFIG, "data.train is empty: name at least one file");
+	if (needs == OCC_NEED_VALID && !r->conf.data.valid.n)
+		return occ_fail(e, OCC_E_CONFIG,
+				"data.valid is empty: eval needs at least one file");
+	if (!reads_tokens(&r->topo))
+		return 0;
+	if ((needs & OCC_NEED_TRAIN) && r->conf.data.train.n &&
+	    open_one(r, &r->conf.data.train, &r->train, e))
+		return -1;
+	if (r->conf.data.valid.n && (needs & OCC_NEED_VALID))
+		return open_one(r, &r->conf.data.valid, &r->valid, e);
+	return 0;
+}
+
+/* Weights from a checkpoint, else from init.load, else from the seed. */
+static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
+{
+	const struct occ_config *c = &r->conf;
+	size_t n = (size_t)r->gpt.weights.size;
+	struct occ_ckpt_state s = {.weights = &r->gpt.weights, .shape = &r->shape};
+	int bad = occ_ckpt_find(r->world, c->checkpoint.dir, c->checkpoint.resume, r->resumed, e);
+	if (bad)
+		return -1;
+	s.master = occ_alloc(n, sizeof(float));
+	if (r->resumed[0]) {
+		s.m = train ? occ_alloc(n, sizeof(float)) : NULL;
+		s.v = train ? occ_alloc(n, sizeof(float)) : NULL;
+		bad = occ_ckpt_load(r->resumed, &s, e);
+		r->step = s.step;
+		r->optim.steps = s.step - s.skipped;
+		r->skipped = s.skipped;
+		r->skipped_in_row = s.skipped_in_row;
+	} else if (c->init_load[0]) {
+		bad = occ_weights_import(c->init_load, &r->gpt.weights, &r->shape, s.master, e);
+	} else if (train) {
+		occ_weights_draw(&r->gpt.weights, (uint64_t)c->train.seed, s.master);
+	} else {
+		bad = occ_fail(e, OCC_E_CONFIG,
+			       "no weights: checkpoint.dir holds no complete checkpoint "
+			       "and init.load is not set");
+	}
+	if (!bad && train)
+		occ_optim_put(&r->optim, s.master, s.m, s.v);
+	else if (!bad)
+		occ_gpt_put(&r->gpt, s.master);
+	occ_free(s.master);
+	occ_free(s.m);
+	occ_free(s.v);
+	return bad;
+}
+
+static void open_model(struct occ_run *r, int train)
+{
+	const struct occ_config *c = &r->conf;
+	const struct occ_layout *l = &r->topo.layout;
+	int P = l->pipeline, stage = r->topo.place.pp;
+	int64_t rows = c->batch.micro * c->model.seq_len;
+	size_t piece = (size_t)rows * (size_t)c->model.hidden * sizeof(float);
+	if (train)
+		occ_schedule_1f1b(&r->sched, stage, P, (int)r->nmicro);
+	occ_schedule_forward(&r->eval_sched, stage, P, (int)r->nmicro);
+	int slots = train ? r->sched.slots : 0;
+	occ_group_init(&r->tp, r->topo.tp, r->dev, piece);
+	occ_gpt_init(&r->gpt, &r->shape, &r->topo, r->dev, &r->tp, c->batch.micro, slots);
+	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, rows, c->model.hidden,
+		      slots > 0 ? slots : 1);
+	if (train)
+		occ_optim_init(&r->optim, &r->gpt);
+	r->tokens = occ_alloc((size_t)(r->nmicro * c->batch.micro * (c->model.seq_len + 1)),
+			      sizeof(int32_t));
+}
+
+int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
+{
+	struct occ_err e = {0};
+	int train = needs & OCC_NEED_TRAIN, code;
+	const struct occ_config *c = &r->conf;
+	memset(r, 0, sizeof(*r));
+	r->args = args;
+	r->world = world;
+	open_config(r, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	struct occ_layout l = {(int)c->parallel.tensor, (int)c->parallel.pipeline,
+			       (int)c->parallel.data};
+	occ_topo_init(&r->topo, world, &l, (int)c->parallel.ranks_per_node);
+	say_place(&r->topo);
+	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
+	r->dev = occ_device_open(c->train.device, type, threads_for(c, world), &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	open_data(r, needs, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	occ_run_shape(c, l.tensor, &r->shape);
+	r->nmicro = c->batch.global / (c->batch.micro * c->parallel.data);
+	open_model(r, train);
+	fill_weights(r, train, &e);
+	return occ_agree(world, &e);
+}
+
+void occ_run_close(struct occ_run *r)
+{
+	if (r->gpt.dev) {
+		occ_exec_release(&r->exec);
+		occ_optim_release(&r->optim);
+		occ_gpt_release(&r->gpt);
+		occ_group_release(&r->tp);
+	}
+	occ_schedule_release(&r->sched);
+	occ_schedule_release(&r->eval_sched);
+	occ_data_close(r->train);
+	occ_data_close(r->valid);
+	occ_tokenizer_close(r->tok);
+	occ_free(r->tokens);
+	occ_device_close(r->dev);
+	occ_topo_release(&r->topo);
+	occ_config_release(&r->conf);
+}
+
+void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, int shuffle,
+		    int64_t limit)
+{
+	const struct occ_config *c = &r->conf;
+	int64_t micro = c->batch.micro, width = c->model.seq_len + 1,
+		n = d ? occ_data_samples(d) : 0;
+	int64_t dp = r->topo.layout.data, rank = r->topo.place.dp;
+	if (!d)
+		return;
+	for (int64_t k = 0; k < r->nmicro; k++)
+		for (int64_t i = 0; i < micro; i++) {
+			int64_t at = batch * c->batch.global + (k * dp + rank) * micro + i;
+			int32_t *out = r->tokens + (k * micro + i) * width;
+			if (limit >= 0 && at >= limit)
+				memset(out, 0xff, (size_t)width * sizeof(*out));
+			else
+				occ_data_sample(d, occ_data_order(n, at, shuffle, c->train.seed),
+						out);
+		}
+}

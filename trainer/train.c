@@ -1,0 +1,225 @@
+/* The training loop: read a batch, run the schedule, agree on loss and norm, update, report, save.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "trainer/metrics.h"
+#include "trainer/run.h"
+#include "trainer/stop.h"
+
+struct loop {
+	struct occ_run run;
+	struct occ_metrics metrics;
+	struct occ_stage stage;
+	double step_s,
+		save_s; /* the last step's and save's time: what must fit before a time limit */
+	int stopped;
+};
+
+/* What all ranks know after a step. */
+struct verdict {
+	double loss, norm;
+	int stop;
+};
+
+static void run_schedule(struct loop *l)
+{
+	struct occ_run *r = &l->run;
+	const struct occ_config *c = &r->conf;
+	int64_t T = c->model.seq_len, micro = c->batch.micro;
+	struct occ_gpt_batch b = {
+		.tokens = r->tokens,
+		.nmicro = (int)r->nmicro,
+		.row0 = r->topo.place.dp * micro * T,
+		.row_step = r->topo.layout.data * micro * T,
+		.grad_scale = (float)(1.0 / (double)(c->batch.global * T)),
+		.step = (uint32_t)r->step,
+		.train = 1,
+		.dropout_key = occ_rng_key((uint64_t)c->train.seed, OCC_RNG_DROPOUT),
+	};
+	occ_run_tokens(r, r->train, r->step, c->data.shuffle, -1);
+	occ_gpt_begin(&r->gpt, &b);
+	occ_exec_step(&r->exec, &r->sched, &l->stage);
+}
+
+/* Loss, norm and the wish to stop, summed over all ranks in rank order. Replicas hold equal
+ * gradients after the reduction, so the norm takes replica 0's. Collective. */
+static struct verdict agree_step(struct loop *l, const struct occ_weight **worst)
+{
+	struct occ_run *r = &l->run;
+	int last = r->topo.place.pp == r->topo.layout.pipeline - 1 && r->topo.place.tp == 0;
+	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len);
+	double part = occ_optim_norm2(&r->optim, worst);
+	double v[3] = {
+		last ? r->gpt.loss_sum : 0,
+		r->topo.place.dp == 0 ? part : 0,
+		occ_stop_wanted(60 + 2 * (l->step_s + l->save_s)),
+	};
+	if (occ_fault("loss.nan", r->world->rank))
+		v[0] = NAN;
+	occ_comm_sum_double(r->world, v, 3);
+	return (struct verdict){v[0] / tokens, sqrt(v[1]), v[2] > 0};
+}
+
+/* A step that is not finite changes nothing; one more than max_skipped in a row ends the run. */
+static int skip_step(struct loop *l, const struct verdict *v, const struct occ_weight *worst)
+{
+	struct occ_run *r = &l->run;
+	struct occ_err e = {0};
+	r->skipped++;
+	if (++r->skipped_in_row > r->conf.train.max_skipped) {
+		const char *what = isfinite(v->loss) ? "gradient norm" : "loss";
+		if (worst)
+			occ_fail(&e, OCC_E_NUMERIC,
+				 "step %lld: the %s is not finite (first in the gradient of %s); "
+				 "train.max_skipped is %lld",
+				 (long long)r->step + 1, what, worst->name,
+				 (long long)r->conf.train.max_skipped);
+		else if (r->world->rank == r->world->size - 1)
+			occ_fail(&e, OCC_E_NUMERIC,
+				 "step %lld: the %s is not finite; train.max_skipped is %lld",
+				 (long long)r->step + 1, what,
+				 (long long)r->conf.train.max_skipped);
+	}
+	return occ_agree(r->world, &e);
+}
+
+/* One step; returns an exit code, 0 to go on. */
+static int step(struct loop *l, struct verdict *v)
+{
+	struct occ_run *r = &l->run;
+	const struct occ_config_optimizer *o = &r->conf.optimizer;
+	const struct occ_weight *worst = NULL;
+	double from = occ_seconds(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
+	int code = 0;
+	run_schedule(l);
+	*v = agree_step(l, &worst);
+	if (isfinite(v->loss) && isfinite(v->norm)) {
+		double clip = o->clip_grad > 0 ? fmin(1.0, o->clip_grad / (v->norm + 1e-6)) : 1.0;
+		occ_optim_update(&r->optim, o, lr, clip);
+		r->skipped_in_row = 0;
+	} else {
+		code = skip_step(l, v, worst);
+	}
+	r->step++;
+	l->step_s = occ_seconds() - from;
+	if (code || r->step % r->conf.log.every == 0 || r->step == r->conf.train.iters || v->stop)
+		occ_metrics_step(&l->metrics, &(struct occ_step_report){v->loss, v->norm, lr});
+	return code;
+}
+
+/* Bug check: replicas, and the two copies of a tied embedding, hold the same bits. Collective. */
+static void check_replicas(struct occ_run *r, const float *master)
+{
+	const struct occ_weight *wte = NULL;
+	uint64_t all = 1469598103934665603u, tied = all;
+	const uint32_t *bits = (const uint32_t *)(const void *)master;
+	for (int i = 0; i < r->gpt.weights.n; i++) {
+		const struct occ_weight *w = &r->gpt.weights.at[i];
+		for (int64_t k = 0; k < w->lrows * w->lcols; k++)
+			all = (all ^ bits[w->at + k]) * 1099511628211u;
+		if (!strcmp(w->name, "wte.weight"))
+			wte = w;
+	}
+	for (int64_t k = 0; wte && k < wte->lrows * wte->lcols; k++)
+		tied = (tied ^ bits[wte->at + k]) * 1099511628211u;
+	occ_check(!occ_differs(r->topo.dp, all), "replicas hold different weights after step %lld",
+		  (long long)r->step);
+	if (r->topo.embed && r->shape.tied)
+		occ_check(!occ_differs(r->topo.embed, tied),
+			  "the copies of the tied embedding differ after step %lld",
+			  (long long)r->step);
+}
+
+/* Collective. Returns the agreed code. */
+static int save(struct loop *l)
+{
+	struct occ_run *r = &l->run;
+	struct occ_err e = {0};
+	size_t n = (size_t)r->gpt.weights.size;
+	double from = occ_seconds();
+	float *flat = occ_alloc(3 * n, sizeof(float));
+	struct occ_ckpt_state s = {
+		.weights = &r->gpt.weights,
+		.shape = &r->shape,
+		.master = flat,
+		.m = flat + n,
+		.v = flat + 2 * n,
+		.step = r->step,
+		.skipped = r->skipped,
+		.skipped_in_row = r->skipped_in_row,
+	};
+	occ_optim_get(&r->optim, s.master, s.m, s.v);
+	check_replicas(r, s.master);
+	occ_ckpt_save(r->conf.checkpoint.dir, r->conf.checkpoint.keep, &r->topo, &s, &e);
+	occ_free(flat);
+	int code = occ_agree(r->world, &e);
+	l->save_s = occ_seconds() - from;
+	if (!code)
+		occ_metrics_checkpoint(&l->metrics, l->save_s);
+	occ_metrics_pause(&l->metrics, l->save_s);
+	return code;
+}
+
+static void evaluate(struct loop *l)
+{
+	double loss, from = occ_seconds();
+	int64_t tokens;
+	l->stopped |= occ_run_eval(&l->run, &loss, &tokens);
+	if (!l->stopped) /* of fewer batches than asked for, the value would mislead */
+		occ_metrics_eval(&l->metrics, loss, tokens);
+	occ_metrics_pause(&l->metrics, occ_seconds() - from);
+}
+
+static int due(int64_t step, int64_t every)
+{
+	return every > 0 && step % every == 0;
+}
+
+static int loop(struct loop *l)
+{
+	struct occ_run *r = &l->run;
+	const struct occ_config *c = &r->conf;
+	int code = 0, saves = c->checkpoint.dir[0] != '\0', saved = 0;
+	while (!code && !l->stopped && r->step < c->train.iters) {
+		struct verdict v = {0};
+		if ((code = step(l, &v)))
+			break;
+		l->stopped = v.stop;
+		int last = r->step == c->train.iters;
+		if (!l->stopped && c->data.valid.n && (due(r->step, c->eval.every) || last))
+			evaluate(l);
+		saved = saves && (l->stopped || last || due(r->step, c->checkpoint.every));
+		if (saved)
+			code = save(l);
+		if (last)
+			l->stopped = 0; /* nothing is left to stop */
+	}
+	/* iters 0, or resumed at the end: the weights as loaded are saved all the same */
+	if (!code && saves && !saved && !l->stopped && !r->resumed[0])
+		code = save(l);
+	return code;
+}
+
+int occ_train_main(struct occ_comm *world, void *args)
+{
+	struct loop l = {0};
+	int code = occ_run_open(&l.run, args, world, OCC_NEED_TRAIN | OCC_NEED_VALID);
+	if (!code)
+		code = occ_metrics_open(&l.metrics, &l.run);
+	if (!code) {
+		occ_gpt_stage(&l.run.gpt, &l.stage);
+		if (l.run.conf.checkpoint.dir[0])
+			occ_stop_install();
+		code = loop(&l);
+		const char *why = code ? "failed" : l.stopped ? "stopped" : "finished";
+		occ_metrics_close(&l.metrics, why);
+		if (!code && l.stopped)
+			code = OCC_E_STOPPED;
+	}
+	occ_run_close(&l.run);
+	return code;
+}
