@@ -36,15 +36,15 @@ INLINE void turn(const float *x, int64_t ldx, float *out, int64_t ldo)
 	for (int i = 0; i < VW; i += 2)
 		EXCHANGE(v, i, 1);
 #pragma GCC unroll 16
-	for (int i = 0; i < VW; i++)
+	for (int i = 0; i + 2 < VW; i++)
 		if (!(i & 2))
 			EXCHANGE(v, i, 2);
 #pragma GCC unroll 16
-	for (int i = 0; i < VW && VW > 4; i++)
+	for (int i = 0; i + 4 < VW; i++)
 		if (!(i & 4))
 			EXCHANGE(v, i, 4);
 #pragma GCC unroll 16
-	for (int i = 0; i < VW / 2 && VW > 8; i++)
+	for (int i = 0; i + 8 < VW; i++)
 		EXCHANGE(v, i, 8);
 #pragma GCC unroll 16
 	for (int i = 0; i < VW; i++)

@@ -86,7 +86,7 @@ static const struct backend *find(const char *name, struct occ_err *e)
 {
 	for (int i = 0; i < NBACKENDS; i++) {
 		const struct backend *b = &backends[i];
-		if (strcmp(b->name, name))
+		if (strcmp(b->name, name) != 0)
 			continue;
 		if (!b->ops)
 			occ_fail(e, OCC_E_CONFIG, "device \"%s\": %s", name, b->how);
