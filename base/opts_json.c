@@ -167,7 +167,7 @@ static int number(struct cursor *c)
 static int word(struct cursor *c, const char *w)
 {
 	size_t n = strlen(w);
-	if (strncmp((const char *)c->p, w, n))
+	if (strncmp((const char *)c->p, w, n) != 0)
 		return 0;
 	c->p += n;
 	return 1;
