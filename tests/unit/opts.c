@@ -522,8 +522,47 @@ static void test_table(void)
 	free(page);
 }
 
+/* Rows without a range: whole numbers end where a double no longer holds each of them. */
+static void test_unbounded(void)
+{
+	struct any {
+		int64_t whole;
+		double real;
+		struct occ_ints list;
+	} a = {0};
+	static const struct occ_opt rows[] = {
+		{"s.whole", OCC_OPT_INT, offsetof(struct any, whole), "7", 1, 0, NULL, "any"},
+		{"s.real", OCC_OPT_FLOAT, offsetof(struct any, real), "0", 1, 0, NULL, "any"},
+		{"s.list", OCC_OPT_INTS, offsetof(struct any, list), "[]", 1, 0, NULL, "any"},
+	};
+	static const struct {
+		const char *set;
+		int refused;
+	} words[] = {
+		{"s.whole=9007199254740991", 0},      {"s.whole=-9007199254740991", 0},
+		{"s.whole=9007199254740992", 1},      {"s.whole=9007199254740993", 1},
+		{"s.whole=-9007199254740993", 1},     {"s.whole=1e300", 1},
+		{"s.list=[9007199254740993]", 1},     {"s.list=[-9007199254740991]", 0},
+		{"s.real=1.7976931348623157e308", 0}, {"s.real=-1e300", 0},
+	};
+	const struct occ_opts table = {rows, 3};
+	occ_opts_defaults(&table, &a);
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		struct occ_err e = {0};
+		CHECK(occ_opts_set(&table, &a, words[i].set, &e) == -words[i].refused, "%s: '%s'",
+		      words[i].set, e.text);
+		CHECK(!words[i].refused || strstr(e.text, "is out of range"), "%s: '%s'",
+		      words[i].set, e.text);
+	}
+	CHECK(a.whole == -9007199254740991 && a.real == -1e300 && a.list.n == 1 &&
+		      a.list.at[0] == -9007199254740991,
+	      "%lld", (long long)a.whole);
+	occ_opts_release(&table, &a);
+}
+
 int main(void)
 {
+	test_unbounded();
 	test_refusals();
 	test_accepted();
 	test_depth();
