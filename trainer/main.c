@@ -80,13 +80,10 @@ int main(int argc, char **argv)
 	struct occ_args a;
 	struct occ_err e = {0};
 	int code;
-	if (occ_args_parse(&a, argc, argv, &e)) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		code = e.code;
-	} else {
+	if (occ_args_parse(&a, argc, argv, &e))
+		code = occ_launch_refuse(&e);
+	else
 		code = run(&a, argv);
-	}
 	occ_args_release(&a);
 	return code;
 }

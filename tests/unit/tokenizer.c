@@ -225,6 +225,8 @@ static const char *const words[] = {
 	"\xed\xa0\x80|a",
 	"\xf0\x9d\x9f\x98|\xf0\x9d\x94\x84",
 	"\xc2\x85|x",
+	"a|\xe0\x81\xa1|b",
+	"a|\xf0\x80\x81\xa1|b",
 	"don|'t",
 	"don|\xe2\x80\x99|t",
 	"'re|'ve|'|r",
