@@ -1,7 +1,7 @@
-/* cpu: causal attention a block of scores at a time, with the running softmax of FlashAttention; backward
- * computes the probabilities again from the kept log-sum. One (sequence, head) is one task, in fp32
- * whatever the compute type; its operands are packed and padded once, so that the block products need
- * no edges. */
+/* cpu: causal attention a block of scores at a time, with the running softmax of FlashAttention;
+ * backward computes the probabilities again from the kept log-sum. One (sequence, head) is one
+ * task, in fp32 whatever the compute type; its operands are packed and padded once, so that the
+ * block products need no edges. */
 #include <math.h>
 #include <string.h>
 
@@ -48,13 +48,13 @@ static inline void tile(int64_t k, struct mat a, const float *b, int64_t ldb, fl
 }
 
 /* c (m, n) [+]= a (m, k) * b (k, n); m is a multiple of MR, n of NR. */
-static void product(int64_t m, int64_t n, int64_t k, struct mat a, const float *b, int64_t ldb, float *c,
-		    int64_t ldc, int add)
+static void product(int64_t m, int64_t n, int64_t k, struct mat a, const float *b, int64_t ldb,
+		    float *c, int64_t ldc, int add)
 {
 	for (int64_t j = 0; j < n; j += NR)
 		for (int64_t i = 0; i < m; i += MR)
-			tile(k, (struct mat){a.at + i * a.rs, a.rs, a.cs}, b + j, ldb, c + i * ldc + j, ldc,
-			     add);
+			tile(k, (struct mat){a.at + i * a.rs, a.rs, a.cs}, b + j, ldb,
+			     c + i * ldc + j, ldc, add);
 }
 
 /* One task: the operands of a head, padded with zeros to whole blocks. T and D below are padded. */
@@ -114,7 +114,8 @@ static void unpack(const struct head *s, const float *x, int64_t t, void *out, i
 }
 
 /* Scores of a block, scaled; keys after the query become -inf. */
-static void scores(const struct head *s, const float *q, const float *kt, int64_t q0, int64_t k0, float *S)
+static void scores(const struct head *s, const float *q, const float *kt, int64_t q0, int64_t k0,
+		   float *S)
 {
 	product(BQ, BK, s->D, (struct mat){q + q0 * s->D, s->D, 1}, kt + k0, s->T, S, BK, 0);
 	for (int64_t i = 0; i < BQ; i++) {
@@ -133,7 +134,8 @@ static void mask_row(const struct head *s, int64_t q, int64_t k0, float *row)
 		occ_cpu_mask(&drop, s->b * s->a->T + q, n, row);
 }
 
-/* Softmax of a row so far: maximum and sum; the output so far is rescaled when the maximum grows. */
+/* Softmax of a row so far: maximum and sum; the output so far is rescaled when the maximum grows.
+ */
 static void softmax_row(float *row, float *max, float *sum, float *out, int64_t D)
 {
 	float top = *max, total = 0;
@@ -154,8 +156,8 @@ static void softmax_row(float *row, float *max, float *sum, float *out, int64_t 
 		out[c] *= shrink;
 }
 
-static void forward_block(const struct head *s, const float *q, const float *kt, const float *v, int64_t q0,
-			  float *S, float *O, float *lse)
+static void forward_block(const struct head *s, const float *q, const float *kt, const float *v,
+			  int64_t q0, float *S, float *O, float *lse)
 {
 	float max[BQ], sum[BQ] = {0};
 	for (int i = 0; i < BQ; i++)
@@ -183,18 +185,24 @@ static struct head head_of(const struct occ_device *d, const struct occ_attentio
 {
 	occ_check(a->D <= 256, "head size %lld", (long long)a->D);
 	return (struct head){
-		d, a, task / a->H, task % a->H, round_up(a->T, BK), round_up(a->D, NR > 16 ? NR : 16),
+		d,
+		a,
+		task / a->H,
+		task % a->H,
+		round_up(a->T, BK),
+		round_up(a->D, NR > 16 ? NR : 16),
 		1.0f / sqrtf((float)a->D),
 	};
 }
 
-void occ_cpu_attention_forward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv,
-			       void *d_out, float *d_lse)
+void occ_cpu_attention_forward(struct occ_device *d, const struct occ_attention *a,
+			       const void *d_qkv, void *d_out, float *d_lse)
 {
 	struct head any = head_of(d, a, 0);
 	size_t whole = (size_t)(any.T * any.D);
 	occ_cpu_reserve(d, (4 * whole + BQ * (size_t)(BK + any.D)) * sizeof(float), 0);
-	OCC_CPU_FOR(d, task, a->B * a->H) {
+	OCC_CPU_FOR(d, task, a->B * a->H)
+	{
 		struct head s = head_of(d, a, task);
 		float *q = occ_cpu_mine(d), *k = q + whole, *v = k + whole, *kt = v + whole;
 		float *S = kt + whole, *O = S + BQ * BK, *lse = d_lse + task * a->T;
@@ -223,7 +231,8 @@ struct back {
 static void block_gradient(const struct head *s, const struct back *g, int64_t q0, int64_t k0)
 {
 	scores(s, g->q, g->kt, q0, k0, g->P);
-	product(BQ, BK, s->D, (struct mat){g->dout + q0 * s->D, s->D, 1}, g->vt + k0, s->T, g->dS, BK, 0);
+	product(BQ, BK, s->D, (struct mat){g->dout + q0 * s->D, s->D, 1}, g->vt + k0, s->T, g->dS,
+		BK, 0);
 	for (int64_t i = 0; i < BQ; i++) {
 		float *p = g->P + i * BK, *ds = g->dS + i * BK, factor[BK];
 		int real = q0 + i < s->a->T;
@@ -248,9 +257,12 @@ static void backward_head(const struct head *s, const struct back *g)
 	for (int64_t k0 = 0; k0 < s->a->T; k0 += BK)
 		for (int64_t q0 = k0 / BQ * BQ; q0 < s->a->T; q0 += BQ) {
 			block_gradient(s, g, q0, k0);
-			product(BK, D, BQ, (struct mat){g->P, 1, BK}, g->dout + q0 * D, D, g->dv + k0 * D, D, 1);
-			product(BK, D, BQ, (struct mat){g->dS, 1, BK}, g->q + q0 * D, D, g->dk + k0 * D, D, 1);
-			product(BQ, D, BK, (struct mat){g->dS, BK, 1}, g->k + k0 * D, D, g->dq + q0 * D, D, 1);
+			product(BK, D, BQ, (struct mat){g->P, 1, BK}, g->dout + q0 * D, D,
+				g->dv + k0 * D, D, 1);
+			product(BK, D, BQ, (struct mat){g->dS, 1, BK}, g->q + q0 * D, D,
+				g->dk + k0 * D, D, 1);
+			product(BQ, D, BK, (struct mat){g->dS, BK, 1}, g->k + k0 * D, D,
+				g->dq + q0 * D, D, 1);
 		}
 }
 
@@ -275,19 +287,31 @@ static void pack_back(const struct head *s, struct back *g, const void *qkv, con
 	memset(g->dq, 0, 3 * (size_t)(s->T * s->D) * sizeof(float));
 }
 
-void occ_cpu_attention_backward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv,
-				const void *d_out, const float *d_lse, const void *d_dout, void *d_dqkv)
+void occ_cpu_attention_backward(struct occ_device *d, const struct occ_attention *a,
+				const void *d_qkv, const void *d_out, const float *d_lse,
+				const void *d_dout, void *d_dqkv)
 {
 	struct head any = head_of(d, a, 0);
 	size_t whole = (size_t)(any.T * any.D);
 	occ_cpu_reserve(d, (9 * whole + (size_t)any.T + 2 * BQ * BK) * sizeof(float), 0);
-	OCC_CPU_FOR(d, task, a->B * a->H) {
+	OCC_CPU_FOR(d, task, a->B * a->H)
+	{
 		struct head s = head_of(d, a, task);
 		float *p = occ_cpu_mine(d);
 		struct back g = {
-			p, p + whole, p + 2 * whole, p + 3 * whole, p + 4 * whole, p + 5 * whole,
-			p + 6 * whole, p + 7 * whole, p + 8 * whole, p + 9 * whole, p + 9 * whole + s.T,
-			p + 9 * whole + s.T + BQ * BK, d_lse + task * a->T,
+			p,
+			p + whole,
+			p + 2 * whole,
+			p + 3 * whole,
+			p + 4 * whole,
+			p + 5 * whole,
+			p + 6 * whole,
+			p + 7 * whole,
+			p + 8 * whole,
+			p + 9 * whole,
+			p + 9 * whole + s.T,
+			p + 9 * whole + s.T + BQ * BK,
+			d_lse + task * a->T,
 		};
 		pack_back(&s, &g, d_qkv, d_out, d_dout);
 		backward_head(&s, &g);

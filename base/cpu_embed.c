@@ -1,5 +1,5 @@
-/* cpu: token and position embedding. Backward divides columns or positions among threads, so that each
- * output element is added to by one thread, in order of rows. */
+/* cpu: token and position embedding. Backward divides columns or positions among threads, so that
+ * each output element is added to by one thread, in order of rows. */
 #include <string.h>
 
 #include "base/cpu.h"
@@ -8,7 +8,8 @@ void occ_cpu_embed_forward(struct occ_device *d, int64_t R, int64_t C, int64_t v
 			   const int32_t *d_tokens, const void *d_wte, void *d_out)
 {
 	size_t bytes = (size_t)C * occ_type_size(d->type);
-	OCC_CPU_FOR(d, r, R) {
+	OCC_CPU_FOR(d, r, R)
+	{
 		int64_t id = d_tokens[r] - v0;
 		char *out = (char *)d_out + (size_t)r * bytes;
 		if (id >= 0 && id < V)
@@ -22,7 +23,8 @@ void occ_cpu_embed_backward(struct occ_device *d, int64_t R, int64_t C, int64_t 
 			    const int32_t *d_tokens, const void *d_dout, float *d_dwte)
 {
 	enum { COLUMNS = 128 };
-	OCC_CPU_FOR(d, k, (C + COLUMNS - 1) / COLUMNS) {
+	OCC_CPU_FOR(d, k, (C + COLUMNS - 1) / COLUMNS)
+	{
 		int64_t from = k * COLUMNS, n = C - from < COLUMNS ? C - from : COLUMNS;
 		float *buf = occ_cpu_mine(d);
 		for (int64_t r = 0; r < R; r++) {
@@ -38,11 +40,12 @@ void occ_cpu_embed_backward(struct occ_device *d, int64_t R, int64_t C, int64_t 
 	}
 }
 
-void occ_cpu_position_forward(struct occ_device *d, int64_t R, int64_t C, int64_t T, const void *d_wpe,
-			      const struct occ_drop *drop, void *d_x)
+void occ_cpu_position_forward(struct occ_device *d, int64_t R, int64_t C, int64_t T,
+			      const void *d_wpe, const struct occ_drop *drop, void *d_x)
 {
 	occ_cpu_reserve(d, (size_t)(3 * C) * sizeof(float), 0);
-	OCC_CPU_FOR(d, r, R) {
+	OCC_CPU_FOR(d, r, R)
+	{
 		float *buf = occ_cpu_mine(d);
 		const float *wpe = cpu_in(d, d_wpe, r % T * C, C, buf);
 		const float *in = cpu_in(d, d_x, r * C, C, buf + C);
@@ -60,7 +63,8 @@ void occ_cpu_position_backward(struct occ_device *d, int64_t R, int64_t C, int64
 			       const struct occ_drop *drop, void *d_dx, float *d_dwpe)
 {
 	occ_cpu_reserve(d, (size_t)C * sizeof(float), 0);
-	OCC_CPU_FOR(d, t, T) {
+	OCC_CPU_FOR(d, t, T)
+	{
 		float *buf = occ_cpu_mine(d), *dwpe = d_dwpe + t * C;
 		for (int64_t r = t; r < R; r += T) {
 			float *dx = cpu_out(d, d_dx, r * C, buf);

@@ -37,8 +37,8 @@ static void residual_row(const struct occ_drop *drop, int64_t r, int64_t C, cons
 		xo[c] = x[c] + tmp[c];
 }
 
-static void norm_row(int64_t C, const float *x, const float *w, const float *b, float *y, float *mean,
-		     float *rstd)
+static void norm_row(int64_t C, const float *x, const float *w, const float *b, float *y,
+		     float *mean, float *rstd)
 {
 	float m = row_sum(C, x) / (float)C;
 	float s = 1.0f / sqrtf(row_squares(C, x, m) / (float)C + 1e-5f);
@@ -50,7 +50,8 @@ static void norm_row(int64_t C, const float *x, const float *w, const float *b, 
 }
 
 /* Parameters as fp32 rows in the shared scratch: [3][C]. */
-static void load_rows(struct occ_device *d, int64_t C, const void *const rows[3], const float *out[3])
+static void load_rows(struct occ_device *d, int64_t C, const void *const rows[3],
+		      const float *out[3])
 {
 	float *shared = occ_cpu_shared(d);
 	for (int i = 0; i < 3; i++)
@@ -62,14 +63,15 @@ static void load_rows(struct occ_device *d, int64_t C, const void *const rows[3]
 }
 
 void occ_cpu_residual_norm_forward(struct occ_device *d, int64_t R, int64_t C, const void *d_x,
-				   const void *d_delta, const void *d_bias, const struct occ_drop *drop,
-				   const void *d_w, const void *d_b, void *d_xo, void *d_y, float *d_mean,
-				   float *d_rstd)
+				   const void *d_delta, const void *d_bias,
+				   const struct occ_drop *drop, const void *d_w, const void *d_b,
+				   void *d_xo, void *d_y, float *d_mean, float *d_rstd)
 {
 	const float *row[3];
 	occ_cpu_reserve(d, (size_t)(5 * C) * sizeof(float), (size_t)(3 * C) * sizeof(float));
 	load_rows(d, C, (const void *const[]){d_bias, d_w, d_b}, row);
-	OCC_CPU_FOR(d, r, R) {
+	OCC_CPU_FOR(d, r, R)
+	{
 		float *buf = occ_cpu_mine(d);
 		const float *x = cpu_in(d, d_x, r * C, C, buf);
 		if (d_delta) {
@@ -89,8 +91,8 @@ void occ_cpu_residual_norm_forward(struct occ_device *d, int64_t R, int64_t C, c
 }
 
 /* dx = dres + the norm's gradient; dw and db of the block are added to. */
-static void norm_back_row(int64_t C, const float *dy, const float *dres, const float *x, const float *w,
-			  float mean, float rstd, float *dx, float *dw, float *db)
+static void norm_back_row(int64_t C, const float *dy, const float *dres, const float *x,
+			  const float *w, float mean, float rstd, float *dx, float *dw, float *db)
 {
 	float g0 = 0, g1 = 0;
 #pragma omp simd reduction(+ : g0, g1)
@@ -159,8 +161,8 @@ static void back_row(const struct back *k, int64_t r, float *buf, float *partial
 		zero_row(C, buf + 5 * C);
 	if (k->w) {
 		norm_back_row(C, cpu_in(k->d, k->dy, at, C, buf + 2 * C), dres,
-			      cpu_in(k->d, k->x, at, C, buf + 3 * C), k->w, k->mean[r], k->rstd[r], dx,
-			      partial, partial + C);
+			      cpu_in(k->d, k->x, at, C, buf + 3 * C), k->w, k->mean[r], k->rstd[r],
+			      dx, partial, partial + C);
 		cpu_done(k->d, k->dx, at, C, dx);
 	} else if (k->dx != k->dres) {
 #pragma omp simd
@@ -174,8 +176,9 @@ static void back_row(const struct back *k, int64_t r, float *buf, float *partial
 
 void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
 				    const void *d_dres, const void *d_x, const void *d_w,
-				    const float *d_mean, const float *d_rstd, const struct occ_drop *drop,
-				    void *d_dx, void *d_ddelta, float *d_dw, float *d_db, float *d_dbias)
+				    const float *d_mean, const float *d_rstd,
+				    const struct occ_drop *drop, void *d_dx, void *d_ddelta,
+				    float *d_dw, float *d_db, float *d_dbias)
 {
 	int64_t blocks = (R + BLOCK - 1) / BLOCK;
 	size_t floats = (size_t)(C + blocks * 3 * C);
@@ -184,9 +187,10 @@ void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, 
 	float *shared = occ_cpu_shared(d);
 	if (d_w)
 		w = cpu_in(d, d_w, 0, C, shared);
-	struct back k = {d,     C,    d_dy, d_dres,   d_x,       w, d_mean, d_rstd,
-			 drop, d_dx, d_ddelta, shared + C};
-	OCC_CPU_FOR(d, b, blocks) {
+	struct back k = {d,      C,      d_dy, d_dres, d_x,      w,
+			 d_mean, d_rstd, drop, d_dx,   d_ddelta, shared + C};
+	OCC_CPU_FOR(d, b, blocks)
+	{
 		float *partial = k.partial + b * 3 * C;
 		int64_t end = (b + 1) * BLOCK < R ? (b + 1) * BLOCK : R;
 		zero_row(3 * C, partial);
@@ -201,12 +205,14 @@ void occ_cpu_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, 
 		occ_cpu_fold(d, blocks, C, k.partial + 2 * C, 3 * C, d_dbias);
 }
 
-void occ_cpu_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy, float *d_db)
+void occ_cpu_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
+			   float *d_db)
 {
 	int64_t blocks = (R + BLOCK - 1) / BLOCK;
 	occ_cpu_reserve(d, (size_t)C * sizeof(float), (size_t)(blocks * C) * sizeof(float));
 	float *partial = occ_cpu_shared(d);
-	OCC_CPU_FOR(d, b, blocks) {
+	OCC_CPU_FOR(d, b, blocks)
+	{
 		float *sum = partial + b * C;
 		int64_t end = (b + 1) * BLOCK < R ? (b + 1) * BLOCK : R;
 		zero_row(C, sum);

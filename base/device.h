@@ -6,13 +6,14 @@
  *   strict  ref on memory that the host cannot touch (a PROT_NONE range, filled with NaN)
  *   cuda    GPUs (its row says how to get it in a build without)
  *
- * Conventions. Pointers named d_ are device memory. `void *` arrays have the device's compute type T
- * (fp32 or bf16); `float *` arrays are fp32: gradients of weights, statistics, master weights.
+ * Conventions. Pointers named d_ are device memory. `void *` arrays have the device's compute type
+ * T (fp32 or bf16); `float *` arrays are fp32: gradients of weights, statistics, master weights.
  * Arithmetic inside a kernel is fp32 or better whatever T is. Arrays are row-major and dense.
- * "+=" outputs are added to, all others are written. Inputs and outputs may not overlap unless said.
- * Calls enqueue; only `get` and `sync` wait. Nothing here fails to its caller and nothing allocates
- * after the first step with the same shapes. No result depends on the number of threads.
- * Shapes: R rows (tokens), C channels, B sequences, T tokens, H heads, D head size, V vocabulary. */
+ * "+=" outputs are added to, all others are written. Inputs and outputs may not overlap unless
+ * said. Calls enqueue; only `get` and `sync` wait. Nothing here fails to its caller and nothing
+ * allocates after the first step with the same shapes. No result depends on the number of threads.
+ * Shapes: R rows (tokens), C channels, B sequences, T tokens, H heads, D head size, V vocabulary.
+ */
 #ifndef OCC_BASE_DEVICE_H
 #define OCC_BASE_DEVICE_H
 
@@ -20,40 +21,42 @@
 #include "base/rng.h"
 #include "base/type.h"
 
-/* c (m,n) = op(a) (m,k) * op(b) (k,n) + beta * c [+ bias (n) on every row]; op transposes where asked. */
+/* c (m,n) = op(a) (m,k) * op(b) (k,n) + beta * c [+ bias (n) on every row]; op transposes where
+ * asked. */
 struct occ_gemm {
-	int ta, tb;             /* 0 or 1: the stored matrix is the transpose, (k,m) or (n,k) */
+	int ta, tb; /* 0 or 1: the stored matrix is the transpose, (k,m) or (n,k) */
 	int64_t m, n, k;
-	int64_t lda, ldb, ldc;  /* elements between stored rows */
-	enum occ_type c_type;   /* a, b and bias have the device's type; c this one */
-	float beta;             /* 0 (c may hold anything, NaN too) or 1 */
-	int bias;               /* 1: a bias is added, only with beta 0 */
+	int64_t lda, ldb, ldc; /* elements between stored rows */
+	enum occ_type c_type;  /* a, b and bias have the device's type; c this one */
+	float beta;            /* 0 (c may hold anything, NaN too) or 1 */
+	int bias;              /* 1: a bias is added, only with beta 0 */
 };
 
-/* Causal self-attention on packed projections: row b*T+t of d_qkv (R, 3*H*D) is q | k | v, head-major. */
+/* Causal self-attention on packed projections: row b*T+t of d_qkv (R, 3*H*D) is q | k | v,
+ * head-major. */
 struct occ_attention {
 	int64_t B, T, H, D;
-	struct occ_drop drop;   /* on the probabilities: row0 + (b*T + query), col0 + h*T + key */
+	struct occ_drop drop; /* on the probabilities: row0 + (b*T + query), col0 + h*T + key */
 };
 
 /* Vocabulary-parallel cross-entropy over the columns v0 .. v0+V-1 of the vocabulary. */
 struct occ_xent {
-	int64_t rows, V, ld;    /* logits (rows, V) of type fp32, ld elements between rows */
-	int64_t v0;             /* first vocabulary id of this shard */
-	int64_t valid;          /* ids >= valid are padding: never in the loss, gradient 0 */
+	int64_t rows, V, ld; /* logits (rows, V) of type fp32, ld elements between rows */
+	int64_t v0;          /* first vocabulary id of this shard */
+	int64_t valid;       /* ids >= valid are padding: never in the loss, gradient 0 */
 };
 
 struct occ_adamw {
 	float lr, beta1, beta2, eps, decay; /* decay 0 for tensors that do not decay */
-	float scale;            /* multiplies the gradient first (clipping) */
-	float c1, c2;           /* 1 - beta^t: bias corrections */
+	float scale;                        /* multiplies the gradient first (clipping) */
+	float c1, c2;                       /* 1 - beta^t: bias corrections */
 };
 
 struct occ_device;
 
 struct occ_device_ops {
 	const char *name;
-	int host_visible;       /* 1: device pointers may be read and written by the host */
+	int host_visible; /* 1: device pointers may be read and written by the host */
 	int (*open)(struct occ_device *d, struct occ_err *e); /* fills d->impl */
 	void (*close)(struct occ_device *d);
 
@@ -64,22 +67,24 @@ struct occ_device_ops {
 	void (*get)(struct occ_device *d, void *dst, const void *d_src, size_t bytes); /* waits */
 	void (*copy)(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes);
 	void (*zero)(struct occ_device *d, void *d_dst, size_t bytes);
-	void (*sync)(struct occ_device *d);                                            /* waits */
+	void (*sync)(struct occ_device *d); /* waits */
 
 	/* Elementwise. */
 	void (*cast)(struct occ_device *d, int64_t n, enum occ_type from, const void *d_x,
 		     enum occ_type to, void *d_y);
-	void (*add)(struct occ_device *d, int64_t n, const void *d_x, void *d_y);      /* y += x */
-	void (*gelu_forward)(struct occ_device *d, int64_t n, const void *d_x, void *d_y); /* tanh form */
+	void (*add)(struct occ_device *d, int64_t n, const void *d_x, void *d_y); /* y += x */
+	void (*gelu_forward)(struct occ_device *d, int64_t n, const void *d_x,
+			     void *d_y); /* tanh form */
 	/* dx = dy * gelu'(x); dx may be dy */
 	void (*gelu_backward)(struct occ_device *d, int64_t n, const void *d_x, const void *d_dy,
 			      void *d_dx);
 
 	/* Matrix product; the bias pointer is NULL unless g->bias. */
-	void (*gemm)(struct occ_device *d, const struct occ_gemm *g, const void *d_a, const void *d_b,
-		     const void *d_bias, void *d_c);
+	void (*gemm)(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+		     const void *d_b, const void *d_bias, void *d_c);
 	/* db (C) += column sums of dy (R,C) */
-	void (*bias_backward)(struct occ_device *d, int64_t R, int64_t C, const void *d_dy, float *d_db);
+	void (*bias_backward)(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
+			      float *d_db);
 
 	/* xo = x + drop(delta + bias) (delta and bias NULL: xo is not written, x is used as it is);
 	 * then, unless w is NULL, y = layernorm(xo) * w + b with mean and rstd (R) kept, eps 1e-5.
@@ -88,17 +93,18 @@ struct occ_device_ops {
 				      const void *d_delta, const void *d_bias,
 				      const struct occ_drop *drop, const void *d_w, const void *d_b,
 				      void *d_xo, void *d_y, float *d_mean, float *d_rstd);
-	/* The way back: dx = dres + d(layernorm)(dy) (dres NULL: 0; w NULL: no norm, dy unused, x unused);
-	 * dw, db (C) += . If ddelta is not NULL: ddelta = dx * mask and dbias (C) += its column sums.
-	 * x is what was normalised (xo above). dx may be dres; ddelta may be dx only where drop->p is 0. */
+	/* The way back: dx = dres + d(layernorm)(dy) (dres NULL: 0; w NULL: no norm, dy unused, x
+	 * unused); dw, db (C) += . If ddelta is not NULL: ddelta = dx * mask and dbias (C) += its
+	 * column sums. x is what was normalised (xo above). dx may be dres; ddelta may be dx only
+	 * where drop->p is 0. */
 	void (*residual_norm_backward)(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
 				       const void *d_dres, const void *d_x, const void *d_w,
 				       const float *d_mean, const float *d_rstd,
 				       const struct occ_drop *drop, void *d_dx, void *d_ddelta,
 				       float *d_dw, float *d_db, float *d_dbias);
 
-	/* out (R, H*D), lse (B,H,T) = log of the sum of exp(score). Scores are q.k/sqrt(D), causal. At
-	 * most one block of scores per thread is ever held. */
+	/* out (R, H*D), lse (B,H,T) = log of the sum of exp(score). Scores are q.k/sqrt(D), causal.
+	 * At most one block of scores per thread is ever held. */
 	void (*attention_forward)(struct occ_device *d, const struct occ_attention *a,
 				  const void *d_qkv, void *d_out, float *d_lse);
 	void (*attention_backward)(struct occ_device *d, const struct occ_attention *a,
@@ -122,13 +128,14 @@ struct occ_device_ops {
 	 * target < 0 count nothing. max (rows) over valid ids, -inf if the shard has none. */
 	void (*xent_max)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			 float *d_max);
-	/* sum[r] = sum of exp(logit - max[r]) over valid ids; hit[r] = logit[target]-max[r], 0 if the
-	 * target is of another shard. sum and hit may be adjacent: one reduction of 2*rows floats. */
+	/* sum[r] = sum of exp(logit - max[r]) over valid ids; hit[r] = logit[target]-max[r], 0 if
+	 * the target is of another shard. sum and hit may be adjacent: one reduction of 2*rows
+	 * floats. */
 	void (*xent_sum)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			 const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
 	/* loss[r] = log(sum) - hit (0 where the target is < 0). If d_dlogits is not NULL (type T,
-	 * stride x->ld): (softmax - onehot) * scale, 0 for padding and for target < 0; it may be d_logits
-	 * where T is fp32. */
+	 * stride x->ld): (softmax - onehot) * scale, 0 for padding and for target < 0; it may be
+	 * d_logits where T is fp32. */
 	void (*xent_finish)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			    const int32_t *d_targets, const float *d_max, const float *d_sum,
 			    const float *d_hit, float scale, float *d_loss, void *d_dlogits);
@@ -142,16 +149,16 @@ struct occ_device_ops {
 
 struct occ_device {
 	const struct occ_device_ops *ops;
-	enum occ_type type;     /* the compute type T */
-	int threads;            /* OpenMP threads of this rank, >= 1 */
-	void *impl;             /* owned by the backend */
+	enum occ_type type; /* the compute type T */
+	int threads;        /* OpenMP threads of this rank, >= 1 */
+	void *impl;         /* owned by the backend */
 };
 
 /* Opens backend `name` ("auto": cuda where built and usable, else cpu) for the calling thread: one
  * handle serves one thread. Refusals: unknown or not built -> 2, no usable GPU -> 8. */
 struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
 				   struct occ_err *e);
-void occ_device_close(struct occ_device *d); /* NULL is allowed */
+void occ_device_close(struct occ_device *d);                      /* NULL is allowed */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
 extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict;

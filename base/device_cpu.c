@@ -1,5 +1,5 @@
-/* The cpu device: memory, elementwise slots and the table. Norms, attention, embedding, cross-entropy and
- * optimizer stand in cpu_*.c, products in gemm_*.c. */
+/* The cpu device: memory, elementwise slots and the table. Norms, attention, embedding,
+ * cross-entropy and optimizer stand in cpu_*.c, products in gemm_*.c. */
 #include <string.h>
 
 #include "base/cpu.h"
@@ -67,11 +67,12 @@ void occ_cpu_mask(const struct occ_drop *drop, int64_t r, int64_t n, float *row)
 		row[c] *= occ_drop_at(drop, r, c);
 }
 
-void occ_cpu_fold(struct occ_device *d, int64_t nblocks, int64_t n, const float *partial, int64_t stride,
-		  float *out)
+void occ_cpu_fold(struct occ_device *d, int64_t nblocks, int64_t n, const float *partial,
+		  int64_t stride, float *out)
 {
 	enum { COLUMNS = 256 };
-	OCC_CPU_FOR(d, k, (n + COLUMNS - 1) / COLUMNS) {
+	OCC_CPU_FOR(d, k, (n + COLUMNS - 1) / COLUMNS)
+	{
 		int64_t from = k * COLUMNS, to = from + COLUMNS < n ? from + COLUMNS : n;
 		for (int64_t b = 0; b < nblocks; b++) {
 			const float *p = partial + b * stride;
@@ -97,7 +98,8 @@ static void cpu_free(struct occ_device *d, void *d_x)
 static void cpu_copy(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes)
 {
 	enum { PIECE = 1 << 20 };
-	OCC_CPU_FOR(d, k, (int64_t)((bytes + PIECE - 1) / PIECE)) {
+	OCC_CPU_FOR(d, k, (int64_t)((bytes + PIECE - 1) / PIECE))
+	{
 		size_t at = (size_t)k * PIECE, n = bytes - at < PIECE ? bytes - at : PIECE;
 		memcpy((char *)d_dst + at, (const char *)d_src + at, n);
 	}
@@ -106,7 +108,8 @@ static void cpu_copy(struct occ_device *d, void *d_dst, const void *d_src, size_
 static void cpu_zero(struct occ_device *d, void *d_dst, size_t bytes)
 {
 	enum { PIECE = 1 << 20 };
-	OCC_CPU_FOR(d, k, (int64_t)((bytes + PIECE - 1) / PIECE)) {
+	OCC_CPU_FOR(d, k, (int64_t)((bytes + PIECE - 1) / PIECE))
+	{
 		size_t at = (size_t)k * PIECE, n = bytes - at < PIECE ? bytes - at : PIECE;
 		memset((char *)d_dst + at, 0, n);
 	}
@@ -127,7 +130,8 @@ static void cpu_cast(struct occ_device *d, int64_t n, enum occ_type from, const 
 		cpu_copy(d, d_y, d_x, (size_t)n * occ_type_size(to));
 		return;
 	}
-	OCC_CPU_FOR(d, k, CHUNKS(n)) {
+	OCC_CPU_FOR(d, k, CHUNKS(n))
+	{
 		int64_t at = k * CHUNK, m = CHUNK_LENGTH(n, at);
 		if (from == OCC_F32)
 			cpu_store(m, (const float *)d_x + at, (uint16_t *)d_y + at);
@@ -138,10 +142,12 @@ static void cpu_cast(struct occ_device *d, int64_t n, enum occ_type from, const 
 
 static void cpu_add(struct occ_device *d, int64_t n, const void *d_x, void *d_y)
 {
-	OCC_CPU_FOR(d, k, CHUNKS(n)) {
+	OCC_CPU_FOR(d, k, CHUNKS(n))
+	{
 		int64_t at = k * CHUNK, m = CHUNK_LENGTH(n, at);
 		float *buf = occ_cpu_mine(d);
-		const float *x = cpu_in(d, d_x, at, m, buf), *y = cpu_in(d, d_y, at, m, buf + CHUNK);
+		const float *x = cpu_in(d, d_x, at, m, buf),
+			    *y = cpu_in(d, d_y, at, m, buf + CHUNK);
 		float *out = cpu_out(d, d_y, at, buf + 2 * CHUNK);
 #pragma omp simd
 		for (int64_t i = 0; i < m; i++)
@@ -159,7 +165,8 @@ static inline float gelu_sigmoid(float x)
 
 static void cpu_gelu_forward(struct occ_device *d, int64_t n, const void *d_x, void *d_y)
 {
-	OCC_CPU_FOR(d, k, CHUNKS(n)) {
+	OCC_CPU_FOR(d, k, CHUNKS(n))
+	{
 		int64_t at = k * CHUNK, m = CHUNK_LENGTH(n, at);
 		float *buf = occ_cpu_mine(d);
 		const float *x = cpu_in(d, d_x, at, m, buf);
@@ -174,23 +181,26 @@ static void cpu_gelu_forward(struct occ_device *d, int64_t n, const void *d_x, v
 static void cpu_gelu_backward(struct occ_device *d, int64_t n, const void *d_x, const void *d_dy,
 			      void *d_dx)
 {
-	OCC_CPU_FOR(d, k, CHUNKS(n)) {
+	OCC_CPU_FOR(d, k, CHUNKS(n))
+	{
 		int64_t at = k * CHUNK, m = CHUNK_LENGTH(n, at);
 		float *buf = occ_cpu_mine(d);
-		const float *x = cpu_in(d, d_x, at, m, buf), *dy = cpu_in(d, d_dy, at, m, buf + CHUNK);
+		const float *x = cpu_in(d, d_x, at, m, buf),
+			    *dy = cpu_in(d, d_dy, at, m, buf + CHUNK);
 		float *dx = cpu_out(d, d_dx, at, buf + 2 * CHUNK);
 #pragma omp simd
 		for (int64_t i = 0; i < m; i++) {
 			float s = gelu_sigmoid(x[i]);
-			float slope = 1.5957691216f * (1.0f + 0.134145f * x[i] * x[i]); /* d(2u)/dx */
+			float slope =
+				1.5957691216f * (1.0f + 0.134145f * x[i] * x[i]); /* d(2u)/dx */
 			dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * slope);
 		}
 		cpu_done(d, d_dx, at, m, dx);
 	}
 }
 
-static void cpu_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d_a, const void *d_b,
-		     const void *d_bias, void *d_c)
+static void cpu_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+		     const void *d_b, const void *d_bias, void *d_c)
 {
 	struct occ_cpu *c = d->impl;
 	occ_gemm_run(c->gemm, g, d_a, d_b, d_bias, d_c);

@@ -17,7 +17,7 @@
 enum { POISON = 0x7fc0, POISON_ID = 0x7fc07fc0 };
 
 struct block {
-	char *fake;	    /* start of the range without rights; page aligned */
+	char *fake;         /* start of the range without rights; page aligned */
 	size_t bytes, span; /* asked for; length of the range, at least a page longer */
 	void *real;
 };

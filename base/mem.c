@@ -15,7 +15,8 @@ size_t occ_size_mul(size_t a, size_t b)
 {
 	size_t r;
 	if (__builtin_mul_overflow(a, b, &r))
-		occ_die(OCC_E_DEVICE, "size %zu x %zu does not fit in memory's address range", a, b);
+		occ_die(OCC_E_DEVICE, "size %zu x %zu does not fit in memory's address range", a,
+			b);
 	return r;
 }
 

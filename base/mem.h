@@ -1,4 +1,5 @@
-/* Counted host memory. Allocation never returns NULL: it dies with exit code 8 and the size asked for. */
+/* Counted host memory. Allocation never returns NULL: it dies with exit code 8 and the size asked
+ * for. */
 #ifndef OCC_BASE_MEM_H
 #define OCC_BASE_MEM_H
 

@@ -118,8 +118,11 @@ void occ_opts_clear(const struct occ_opt *row, void *conf)
 }
 
 static const char *const type_name[] = {
-	[OCC_OPT_INT] = "a whole number", [OCC_OPT_FLOAT] = "a number", [OCC_OPT_BOOL] = "true or false",
-	[OCC_OPT_STRING] = "a string", [OCC_OPT_STRINGS] = "a list of strings",
+	[OCC_OPT_INT] = "a whole number",
+	[OCC_OPT_FLOAT] = "a number",
+	[OCC_OPT_BOOL] = "true or false",
+	[OCC_OPT_STRING] = "a string",
+	[OCC_OPT_STRINGS] = "a list of strings",
 	[OCC_OPT_INTS] = "a list of whole numbers",
 	[OCC_OPT_STAGES] = "\"all\", a whole number of stages, or a fraction between 0 and 1",
 };
@@ -134,7 +137,8 @@ static const char *json_name(const cJSON *v)
 				   : "an object";
 }
 
-static int wrong_type(const struct occ_opt *row, const cJSON *v, const char *where, struct occ_err *e)
+static int wrong_type(const struct occ_opt *row, const cJSON *v, const char *where,
+		      struct occ_err *e)
 {
 	if (cJSON_IsNumber(v))
 		return occ_fail(e, OCC_E_CONFIG, "%s%s: %s is needed, not %.15g", where, row->key,
@@ -155,15 +159,17 @@ static int check_range(const struct occ_opt *row, double x, const char *where, s
 		return occ_fail(e, OCC_E_CONFIG, "%s%s: the number is too large", where, row->key);
 	if (row->lo <= row->hi && (x < row->lo || x > row->hi)) {
 		if (row->hi >= 1e15)
-			return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: at least %.15g", where,
+			return occ_fail(e, OCC_E_CONFIG,
+					"%s%s: %.15g is out of range: at least %.15g", where,
 					row->key, x, row->lo);
-		return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: %.15g to %.15g", where,
-				row->key, x, row->lo, row->hi);
+		return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: %.15g to %.15g",
+				where, row->key, x, row->lo, row->hi);
 	}
 	return 0;
 }
 
-static int check_choice(const struct occ_opt *row, const char *s, const char *where, struct occ_err *e)
+static int check_choice(const struct occ_opt *row, const char *s, const char *where,
+			struct occ_err *e)
 {
 	size_t n = strlen(s);
 	const char *p = row->choices;
@@ -174,8 +180,8 @@ static int check_choice(const struct occ_opt *row, const char *s, const char *wh
 			return 0;
 		p = end ? end + 1 : NULL;
 	}
-	return row->choices ? occ_fail(e, OCC_E_CONFIG, "%s%s: \"%s\" is not one of %s", where, row->key, s,
-				       row->choices)
+	return row->choices ? occ_fail(e, OCC_E_CONFIG, "%s%s: \"%s\" is not one of %s", where,
+				       row->key, s, row->choices)
 			    : 0;
 }
 
@@ -186,12 +192,11 @@ static int store_strings(const struct occ_opt *row, void *conf, const cJSON *v, 
 	int n = 0;
 	if (!cJSON_IsArray(v))
 		return wrong_type(row, v, where, e);
-	cJSON_ArrayForEach(item, v)
-		if (!cJSON_IsString(item))
-			return wrong_type(row, item, where, e);
-	struct occ_strings s = {cJSON_GetArraySize(v), occ_alloc((size_t)cJSON_GetArraySize(v), sizeof(char *))};
-	cJSON_ArrayForEach(item, v)
-		s.at[n++] = occ_strdup(item->valuestring);
+	cJSON_ArrayForEach(item, v) if (!cJSON_IsString(item)) return wrong_type(row, item, where,
+										 e);
+	struct occ_strings s = {cJSON_GetArraySize(v),
+				occ_alloc((size_t)cJSON_GetArraySize(v), sizeof(char *))};
+	cJSON_ArrayForEach(item, v) s.at[n++] = occ_strdup(item->valuestring);
 	occ_opts_clear(row, conf);
 	*(struct occ_strings *)field(row, conf) = s;
 	return 0;
@@ -204,15 +209,16 @@ static int store_ints(const struct occ_opt *row, void *conf, const cJSON *v, con
 	int n = 0;
 	if (!cJSON_IsArray(v))
 		return wrong_type(row, v, where, e);
-	cJSON_ArrayForEach(item, v) {
+	cJSON_ArrayForEach(item, v)
+	{
 		if (!is_whole(item))
 			return wrong_type(row, item, where, e);
 		if (check_range(row, item->valuedouble, where, e))
 			return -1;
 	}
-	struct occ_ints s = {cJSON_GetArraySize(v), occ_alloc((size_t)cJSON_GetArraySize(v), sizeof(int64_t))};
-	cJSON_ArrayForEach(item, v)
-		s.at[n++] = (int64_t)item->valuedouble;
+	struct occ_ints s = {cJSON_GetArraySize(v),
+			     occ_alloc((size_t)cJSON_GetArraySize(v), sizeof(int64_t))};
+	cJSON_ArrayForEach(item, v) s.at[n++] = (int64_t)item->valuedouble;
 	occ_opts_clear(row, conf);
 	*(struct occ_ints *)field(row, conf) = s;
 	return 0;
@@ -302,14 +308,16 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 	const char *equals = strchr(assignment, '=');
 	size_t n = equals ? (size_t)(equals - assignment) : 0, at;
 	if (!equals || n == 0 || n >= sizeof(key))
-		return occ_fail(e, OCC_E_CONFIG, "--set %.200s: the form is section.key=value", assignment);
+		return occ_fail(e, OCC_E_CONFIG, "--set %.200s: the form is section.key=value",
+				assignment);
 	snprintf(key, sizeof(key), "%.*s", (int)n, assignment);
 	const struct occ_opt *row = occ_opts_find(o, key);
 	if (!row && occ_opts_is_section(o, key))
-		return occ_fail(e, OCC_E_CONFIG, "--set %s: this is a section; set one of its keys", key);
+		return occ_fail(e, OCC_E_CONFIG, "--set %s: this is a section; set one of its keys",
+				key);
 	if (!row)
-		return occ_fail(e, OCC_E_CONFIG, "--set: unknown key \"%s\"; did you mean \"%s\"?", key,
-				occ_opts_nearest(o, key));
+		return occ_fail(e, OCC_E_CONFIG, "--set: unknown key \"%s\"; did you mean \"%s\"?",
+				key, occ_opts_nearest(o, key));
 	if (!occ_opts_is_utf8(equals + 1)) /* it could not be printed as JSON */
 		return occ_fail(e, OCC_E_CONFIG, "--set: %s: not UTF-8", key);
 	cJSON *v = occ_opts_json_parse(equals + 1, &at);
@@ -319,8 +327,8 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 		v = cJSON_CreateString(equals + 1);
 	}
 	if (!v)
-		return occ_fail(e, OCC_E_CONFIG, "--set: %s: %s is needed, as JSON, not %.200s", key,
-				type_name[row->type], equals + 1);
+		return occ_fail(e, OCC_E_CONFIG, "--set: %s: %s is needed, as JSON, not %.200s",
+				key, type_name[row->type], equals + 1);
 	int bad = occ_opts_store(row, conf, v, "--set: ", e);
 	cJSON_Delete(v);
 	return bad;

@@ -1,7 +1,7 @@
 /* The options engine: one table of rows gives JSON parsing, --set, --help, --print-config and
- * docs/config.md. An option that is not in the table does not exist: unknown and duplicate keys, wrong
- * types, values out of range and trailing text are refused (2) with the dotted path, the line where the
- * JSON text has one, and the nearest known key. */
+ * docs/config.md. An option that is not in the table does not exist: unknown and duplicate keys,
+ * wrong types, values out of range and trailing text are refused (2) with the dotted path, the line
+ * where the JSON text has one, and the nearest known key. */
 #ifndef OCC_BASE_OPTS_H
 #define OCC_BASE_OPTS_H
 
@@ -21,16 +21,22 @@ enum occ_opt_type {
 	OCC_OPT_STAGES   /* double: -1 "all", else a count (>= 1) or a fraction in (0,1) */
 };
 
-struct occ_strings { int n; char **at; };
-struct occ_ints { int n; int64_t *at; };
+struct occ_strings {
+	int n;
+	char **at;
+};
+struct occ_ints {
+	int n;
+	int64_t *at;
+};
 
 struct occ_opt {
-	const char *key;       /* dotted: "model.layers" */
+	const char *key; /* dotted: "model.layers" */
 	enum occ_opt_type type;
-	size_t offset;         /* of the field in the config struct */
-	const char *def;       /* default, as JSON text */
-	double lo, hi;         /* inclusive range of numbers (and of list elements); lo > hi: any */
-	const char *choices;   /* "a|b|c" for strings, or NULL */
+	size_t offset;       /* of the field in the config struct */
+	const char *def;     /* default, as JSON text */
+	double lo, hi;       /* inclusive range of numbers (and of list elements); lo > hi: any */
+	const char *choices; /* "a|b|c" for strings, or NULL */
 	const char *help;
 };
 
@@ -49,10 +55,11 @@ int occ_opts_load(const struct occ_opts *o, void *conf, const char *path, struct
 int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, struct occ_err *e);
 void occ_opts_release(const struct occ_opts *o, void *conf);
 
-/* Resolved configuration as JSON, sections as objects; parses back to the same values bit for bit. */
+/* Resolved configuration as JSON, sections as objects; parses back to the same values bit for bit.
+ */
 char *occ_opts_json(const struct occ_opts *o, const void *conf); /* caller frees with occ_free */
-void occ_opts_help(const struct occ_opts *o, FILE *out);          /* for --help */
-void occ_opts_markdown(const struct occ_opts *o, FILE *out);      /* for docs/config.md */
+void occ_opts_help(const struct occ_opts *o, FILE *out);         /* for --help */
+void occ_opts_markdown(const struct occ_opts *o, FILE *out);     /* for docs/config.md */
 /* Known key nearest to `key` by edit distance. */
 const char *occ_opts_nearest(const struct occ_opts *o, const char *key);
 

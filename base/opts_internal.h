@@ -12,11 +12,13 @@ int occ_opts_store(const struct occ_opt *row, void *conf, const cJSON *v, const 
 		   struct occ_err *e);
 void occ_opts_clear(const struct occ_opt *row, void *conf); /* frees what the field owns */
 const struct occ_opt *occ_opts_find(const struct occ_opts *o, const char *key);
-int occ_opts_is_section(const struct occ_opts *o, const char *path); /* some key starts with "path." */
+int occ_opts_is_section(const struct occ_opts *o,
+			const char *path); /* some key starts with "path." */
 /* The known key nearest to `path`, or a section with as many parts where one is nearer. */
 void occ_opts_nearest_section(const struct occ_opts *o, const char *path, char *out, size_t size);
 int occ_opts_is_utf8(const char *text); /* any control character but NUL may stand in it */
-/* Parses `text` whole and strictly (RFC 8259, UTF-8). *at = offset of the fault. NULL on a fault. */
+/* Parses `text` whole and strictly (RFC 8259, UTF-8). *at = offset of the fault. NULL on a fault.
+ */
 cJSON *occ_opts_json_parse(const char *text, size_t *at);
 
 #endif

@@ -28,10 +28,15 @@ static void space(struct cursor *c)
 /* Length of the well-formed UTF-8 sequence at p, 0 if there is none. */
 static int utf8(const unsigned char *p)
 {
-	static const struct { unsigned char lo, hi, first_lo, first_hi; int n; } forms[] = {
-		{0x20, 0x7f, 0, 0, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-		{0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-		{0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+	static const struct {
+		unsigned char lo, hi, first_lo, first_hi;
+		int n;
+	} forms[] = {
+		{0x20, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2},
+		{0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+		{0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4},
+		{0xf4, 0xf4, 0x80, 0x8f, 4},
 	};
 	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
 		if (p[0] < forms[i].lo || p[0] > forms[i].hi)
@@ -258,8 +263,8 @@ struct source {
 	const char *text, *file;
 };
 
-static int read_object(const struct source *s, const cJSON *object, const char *at, const char *prefix,
-		       struct occ_err *e);
+static int read_object(const struct source *s, const cJSON *object, const char *at,
+		       const char *prefix, struct occ_err *e);
 
 /* A key that is no row and no section. An object was meant as a section. */
 static int refuse_key(const struct source *s, const cJSON *m, const char *where, const char *path,
@@ -270,8 +275,8 @@ static int refuse_key(const struct source *s, const cJSON *m, const char *where,
 		occ_opts_nearest_section(s->opts, path, near, sizeof(near));
 	else
 		snprintf(near, sizeof(near), "%s", occ_opts_nearest(s->opts, path));
-	return occ_fail(e, OCC_E_CONFIG, "%sunknown key \"%.200s\"; did you mean \"%s\"?", where, path,
-			near);
+	return occ_fail(e, OCC_E_CONFIG, "%sunknown key \"%.200s\"; did you mean \"%s\"?", where,
+			path, near);
 }
 
 static int read_member(const struct source *s, const cJSON *m, const char *name, const char *path,
@@ -283,30 +288,34 @@ static int read_member(const struct source *s, const cJSON *m, const char *name,
 	snprintf(where, sizeof(where), "%.280s:%d: ", s->file, line);
 	if (strchr(m->string, '.') && (row || occ_opts_is_section(s->opts, path)))
 		return occ_fail(e, OCC_E_CONFIG,
-				"%s\"%s\": a section is an object of its own: {\"model\": {\"layers\": 12}}", where,
-				path);
+				"%s\"%s\": a section is an object of its own: {\"model\": "
+				"{\"layers\": 12}}",
+				where, path);
 	if (row)
 		return occ_opts_store(row, s->conf, m, where, e);
 	if (!occ_opts_is_section(s->opts, path))
 		return refuse_key(s, m, where, path, e);
 	if (!cJSON_IsObject(m))
-		return occ_fail(e, OCC_E_CONFIG, "%s%s: this is a section; an object is needed", where, path);
+		return occ_fail(e, OCC_E_CONFIG, "%s%s: this is a section; an object is needed",
+				where, path);
 	return read_object(s, m, member_value(name), path, e);
 }
 
-static int read_object(const struct source *s, const cJSON *object, const char *at, const char *prefix,
-		       struct occ_err *e)
+static int read_object(const struct source *s, const cJSON *object, const char *at,
+		       const char *prefix, struct occ_err *e)
 {
 	int i = 0;
 	const cJSON *m;
-	cJSON_ArrayForEach(m, object) {
+	cJSON_ArrayForEach(m, object)
+	{
 		char path[256];
 		const char *name = member_at(at, i++);
 		snprintf(path, sizeof(path), "%s%s%.200s", prefix, *prefix ? "." : "", m->string);
 		for (const cJSON *k = object->child; k != m; k = k->next)
 			if (!strcmp(k->string, m->string))
-				return occ_fail(e, OCC_E_CONFIG, "%.280s:%d: duplicate key \"%s\"", s->file,
-						line_of(s->text, (size_t)(name - s->text)), path);
+				return occ_fail(e, OCC_E_CONFIG, "%.280s:%d: duplicate key \"%s\"",
+						s->file, line_of(s->text, (size_t)(name - s->text)),
+						path);
 		if (read_member(s, m, name, path, e))
 			return -1;
 	}
@@ -324,11 +333,13 @@ int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const
 		while (from > 0 && text[from - 1] != '\n')
 			from--;
 		return occ_fail(e, OCC_E_CONFIG, "%s:%d: not valid JSON at column %zu%s", file,
-				line_of(text, at), at - from + 1, text[at] ? "" : " (the text ends here)");
+				line_of(text, at), at - from + 1,
+				text[at] ? "" : " (the text ends here)");
 	}
 	int bad = cJSON_IsObject(tree)
 			  ? read_object(&s, tree, text, "", e)
-			  : occ_fail(e, OCC_E_CONFIG, "%s:1: an object is needed: {\"model\": {...}, ...}", file);
+			  : occ_fail(e, OCC_E_CONFIG,
+				     "%s:1: an object is needed: {\"model\": {...}, ...}", file);
 	cJSON_Delete(tree);
 	return bad;
 }
@@ -338,7 +349,8 @@ int occ_opts_load(const struct occ_opts *o, void *conf, const char *path, struct
 	struct stat st;
 	FILE *f = fopen(path, "rb");
 	if (!f || fstat(fileno(f), &st) || S_ISDIR(st.st_mode)) {
-		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path, f ? "Is a directory" : strerror(errno));
+		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path,
+			 f ? "Is a directory" : strerror(errno));
 		if (f)
 			fclose(f);
 		return -1;
@@ -352,7 +364,8 @@ int occ_opts_load(const struct occ_opts *o, void *conf, const char *path, struct
 	else if (n > MAX_FILE)
 		bad = occ_fail(e, OCC_E_CONFIG, "%s: larger than 1 MiB: not a configuration", path);
 	else if (strlen(text) != n)
-		bad = occ_fail(e, OCC_E_CONFIG, "%s:%d: a NUL byte: not JSON", path, line_of(text, n));
+		bad = occ_fail(e, OCC_E_CONFIG, "%s:%d: a NUL byte: not JSON", path,
+			       line_of(text, n));
 	else
 		bad = occ_opts_parse(o, conf, text, path, e);
 	occ_free(text);

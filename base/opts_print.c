@@ -164,8 +164,8 @@ void occ_opts_help(const struct occ_opts *o, FILE *out)
 	for (int i = 0; i < o->n; i++) {
 		char r[160];
 		range(&o->rows[i], r, sizeof(r));
-		fprintf(out, "  %-40s %s\n      %s%s%s%s\n", o->rows[i].key, o->rows[i].def, o->rows[i].help,
-			*r ? " [" : "", r, *r ? "]" : "");
+		fprintf(out, "  %-40s %s\n      %s%s%s%s\n", o->rows[i].key, o->rows[i].def,
+			o->rows[i].help, *r ? " [" : "", r, *r ? "]" : "");
 	}
 }
 
@@ -182,9 +182,12 @@ static void put_cell(FILE *out, const char *s)
 void occ_opts_markdown(const struct occ_opts *o, FILE *out)
 {
 	fputs("# Configuration\n\nGenerated from the options table (`make docs`); do not edit.\n"
-	      "JSON, sections as objects; `--set section.key=value` overrides the file, later wins.\n"
-	      "Unknown or duplicate keys, wrong types and values out of range are refused with exit code 2.\n\n"
-	      "| key | default | values | meaning |\n|---|---|---|---|\n", out);
+	      "JSON, sections as objects; `--set section.key=value` overrides the file, later "
+	      "wins.\n"
+	      "Unknown or duplicate keys, wrong types and values out of range are refused with "
+	      "exit code 2.\n\n"
+	      "| key | default | values | meaning |\n|---|---|---|---|\n",
+	      out);
 	for (int i = 0; i < o->n; i++) {
 		char r[160];
 		range(&o->rows[i], r, sizeof(r));

@@ -33,7 +33,8 @@ static uint64_t feistel(uint64_t key, int half, uint64_t x)
 {
 	uint64_t mask = ((uint64_t)1 << half) - 1, left = x >> half, right = x & mask;
 	for (uint32_t round = 0; round < 4; round++) {
-		struct occ_philox f = occ_philox(key, (uint32_t)right, (uint32_t)(right >> 32), round, 3);
+		struct occ_philox f =
+			occ_philox(key, (uint32_t)right, (uint32_t)(right >> 32), round, 3);
 		uint64_t next = left ^ (((uint64_t)f.x[1] << 32 | f.x[0]) & mask);
 		left = right;
 		right = next;

@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
-struct occ_philox { uint32_t x[4]; };
+struct occ_philox {
+	uint32_t x[4];
+};
 
 static inline struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
 					   uint32_t c3)
@@ -25,33 +27,41 @@ static inline struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c
 }
 
 /* Streams keep independent uses of one seed apart. Every use stands here. */
-enum occ_stream_id { OCC_RNG_INIT = 1, OCC_RNG_DROPOUT, OCC_RNG_ORDER, OCC_RNG_SAMPLE, OCC_RNG_CODEC };
+enum occ_stream_id {
+	OCC_RNG_INIT = 1,
+	OCC_RNG_DROPOUT,
+	OCC_RNG_ORDER,
+	OCC_RNG_SAMPLE,
+	OCC_RNG_CODEC
+};
 
 uint64_t occ_rng_key(uint64_t seed, enum occ_stream_id stream); /* mixes the two */
 uint64_t occ_rng_u64(uint64_t key, uint64_t index);
-double occ_rng_uniform(uint64_t key, uint64_t index);           /* [0, 1), 53 bits */
+double occ_rng_uniform(uint64_t key, uint64_t index); /* [0, 1), 53 bits */
 /* Standard normal number `index` of tensor `tensor` (Box-Muller). */
 float occ_rng_normal(uint64_t key, uint32_t tensor, uint64_t index);
 /* Element i of a random permutation of 0..n-1 (Feistel network with cycle walking); n >= 1. */
 uint64_t occ_rng_permute(uint64_t key, uint64_t n, uint64_t i);
 
-/* Dropout by global position: the mask of element (row, col) depends on (seed, step, site, row, col)
- * only, whatever rank computes it. `row` is sample * seq_len + token with the sample's index in the
- * global batch; `site` is 4 * layer + {0 embedding, 1 attention, 2 attention output, 3 mlp output}. */
+/* Dropout by global position: the mask of element (row, col) depends on (seed, step, site, row,
+ * col) only, whatever rank computes it. `row` is sample * seq_len + token with the sample's index
+ * in the global batch; `site` is 4 * layer + {0 embedding, 1 attention, 2 attention output, 3 mlp
+ * output}. */
 struct occ_drop {
 	float p;       /* probability of dropping; 0 = off */
 	uint64_t key;  /* occ_rng_key(seed, OCC_RNG_DROPOUT) */
 	uint32_t step; /* from 0 */
 	uint32_t site;
-	int64_t row0;  /* global row of local row 0 */
-	int64_t col0;  /* global column of local column 0 */
+	int64_t row0; /* global row of local row 0 */
+	int64_t col0; /* global column of local column 0 */
 };
 
 /* The four factors (0 or 1/(1-p)) of columns 4*quad .. 4*quad+3 of a row, in global indices. */
 static inline void occ_drop_quad(const struct occ_drop *d, int64_t row, int64_t quad, float out[4])
 {
-	struct occ_philox r = occ_philox(d->key, (uint32_t)row,
-					 (uint32_t)(row >> 32) ^ (d->site << 16), (uint32_t)quad, d->step);
+	struct occ_philox r =
+		occ_philox(d->key, (uint32_t)row, (uint32_t)(row >> 32) ^ (d->site << 16),
+			   (uint32_t)quad, d->step);
 	uint32_t limit = (uint32_t)((double)d->p * 4294967296.0);
 	float keep = 1.0f / (1.0f - d->p);
 	for (int i = 0; i < 4; i++)

@@ -1,5 +1,5 @@
-/* Elementary functions that the compiler vectorises: no calls, no branches, no tables. Errors are about
- * two units in the last place; NaN stays NaN. */
+/* Elementary functions that the compiler vectorises: no calls, no branches, no tables. Errors are
+ * about two units in the last place; NaN stays NaN. */
 #ifndef OCC_BASE_VMATH_H
 #define OCC_BASE_VMATH_H
 

@@ -9,15 +9,15 @@ struct occ_gpt {
 	struct occ_gpt_shape shape;
 	struct occ_weights weights;
 	struct occ_device *dev; /* borrowed */
-	struct occ_group *tp;	/* borrowed */
+	struct occ_group *tp;   /* borrowed */
 	int stage, nstages;
 	int64_t first_layer, nlayers;
 	int64_t micro, T;    /* sequences a micro-batch, tokens a sequence now (<= seq_len) */
-	void *d_w;	     /* flat weights, device's type; owned, like all below */
-	float *d_grad;	     /* flat gradients; NULL if opened for evaluation only */
+	void *d_w;           /* flat weights, device's type; owned, like all below */
+	float *d_grad;       /* flat gradients; NULL if opened for evaluation only */
 	double loss_sum;     /* last stage: sum of token losses since begin; tp ranks agree */
 	int64_t loss_tokens; /* tokens that counted */
-	void *impl;	     /* activations and scratch (gpt_internal.h) */
+	void *impl;          /* activations and scratch (gpt_internal.h) */
 };
 
 /* What a pass works on; borrowed by the gpt until the next begin. */
@@ -25,10 +25,10 @@ struct occ_gpt_batch {
 	const int32_t *tokens; /* [M][micro][T + 1] host; id < 0: padding, counts nothing */
 	int nmicro;
 	int64_t row0, row_step; /* global row (sample * T) of micro-batch k: row0 + k * row_step */
-	float grad_scale;	/* of each token's loss: 1 / (global_batch * T) */
-	uint32_t step;		/* from 0: dropout */
-	uint64_t dropout_key;	/* occ_rng_key(seed, OCC_RNG_DROPOUT) */
-	int train;		/* 0: no dropout, nothing saved for a backward pass */
+	float grad_scale;       /* of each token's loss: 1 / (global_batch * T) */
+	uint32_t step;          /* from 0: dropout */
+	uint64_t dropout_key;   /* occ_rng_key(seed, OCC_RNG_DROPOUT) */
+	int train;              /* 0: no dropout, nothing saved for a backward pass */
 };
 
 /* slots: forward passes kept for backward at once; 0 opens for evaluation only (no gradients). Sums
@@ -48,7 +48,7 @@ void occ_gpt_next(struct occ_gpt *g, const int32_t *tokens, int64_t n, float *lo
 
 /* Device memory of rank `place`, in bytes. */
 struct occ_gpt_memory {
-	size_t weights;	    /* compute type */
+	size_t weights;     /* compute type */
 	size_t gradients;   /* fp32; 0 for evaluation */
 	size_t activations; /* with all scratch */
 };

@@ -8,10 +8,10 @@
 /* What one micro-batch keeps from its forward to its backward pass. */
 struct occ_gpt_slot {
 	int32_t *tokens; /* (R) first stage, for the embedding's backward */
-	void **x;	 /* [nlayers + 1] inputs; x[0] of later stages: the executor's */
+	void **x;        /* [nlayers + 1] inputs; x[0] of later stages: the executor's */
 	struct occ_layer_acts *acts; /* [nlayers]; with recompute all are one set */
-	void *dyf;		     /* (R, C) last stage: gradient at ln_f's output */
-	float *meanf, *rstdf;	     /* (R) */
+	void *dyf;                   /* (R, C) last stage: gradient at ln_f's output */
+	float *meanf, *rstdf;        /* (R) */
 };
 
 /* Pointers into the arena are device memory. */
@@ -22,13 +22,13 @@ struct occ_gpt_impl {
 	struct occ_gpt_batch batch;
 	int trains, recompute, nslots;
 	struct occ_gpt_slot *slots;
-	int first_row;	    /* table index of the first layer's first tensor */
+	int first_row;      /* table index of the first layer's first tensor */
 	int wte, wpe, lnf;  /* table indices, -1 where this stage has none */
-	void *yf;	    /* (R, C) last stage: ln_f's output */
+	void *yf;           /* (R, C) last stage: ln_f's output */
 	int32_t *d_targets; /* (R) */
-	int32_t *ids;	    /* [2R] host staging: inputs, then targets */
-	char *arena;	    /* NULL while it is measured */
-	size_t used;	    /* bytes of it */
+	int32_t *ids;       /* [2R] host staging: inputs, then targets */
+	char *arena;        /* NULL while it is measured */
+	size_t used;        /* bytes of it */
 };
 
 static inline int occ_gpt_is_first(const struct occ_gpt *g)

@@ -12,7 +12,7 @@ struct occ_head {
 	int64_t rows;  /* of a chunk at most */
 	int64_t V;     /* this shard's vocabulary rows */
 	int64_t valid; /* ids below it are real, the rest is padding */
-	int w;	       /* table index of the (V, C) output embedding */
+	int w;         /* table index of the (V, C) output embedding */
 	float *logits; /* (rows, V) device scratch, borrowed from the gpt's arena */
 	void *dlogits; /* (rows, V) compute type; the logits themselves for fp32 */
 	float *stats;  /* (4, rows): max, sum, hit, loss */

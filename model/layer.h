@@ -10,8 +10,8 @@ struct occ_ctx {
 	struct occ_device *dev; /* borrowed, like all pointers here */
 	struct occ_group *tp;
 	const struct occ_weights *w;
-	void *d_w;	       /* flat weights, compute type */
-	float *d_grad;	       /* flat gradients, fp32 */
+	void *d_w;             /* flat weights, compute type */
+	float *d_grad;         /* flat gradients, fp32 */
 	int64_t B, T, C, H, D; /* H * D = C / t */
 	struct occ_drop drop;  /* p, key, step, row0 of this micro-batch; site is set by each use */
 };
@@ -19,14 +19,14 @@ struct occ_ctx {
 /* What a layer keeps from forward to backward (device arrays of the compute type but for the
  * floats). */
 struct occ_layer_acts {
-	void *y1;			      /* (R, C) ln_1(x) */
-	void *qkv;			      /* (R, 3C/t) */
-	void *att;			      /* (R, C/t) */
-	void *xb;			      /* (R, C) after the attention's residual */
-	void *y2;			      /* (R, C) ln_2(xb) */
-	void *h, *g;			      /* (R, 4C/t) before and after GELU */
+	void *y1;                             /* (R, C) ln_1(x) */
+	void *qkv;                            /* (R, 3C/t) */
+	void *att;                            /* (R, C/t) */
+	void *xb;                             /* (R, C) after the attention's residual */
+	void *y2;                             /* (R, C) ln_2(xb) */
+	void *h, *g;                          /* (R, 4C/t) before and after GELU */
 	float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
-	float *lse;			      /* (B, H, T) */
+	float *lse;                           /* (B, H, T) */
 };
 
 /* Scratch of a backward pass, one set for all layers. */

@@ -8,7 +8,7 @@
 
 struct occ_gpt_shape {
 	int64_t layers, hidden, heads, seq_len;
-	int64_t vocab;	      /* ids 0 .. vocab-1 occur */
+	int64_t vocab;        /* ids 0 .. vocab-1 occur */
 	int64_t vocab_padded; /* rows of wte over all tp ranks; multiple of vocab_multiple * tp */
 	int tied;
 	double init_std;
@@ -25,15 +25,15 @@ enum occ_split {
 };
 
 struct occ_weight {
-	char name[40];	      /* Hugging Face's, without prefix: "h.3.attn.c_attn.bias" */
-	int ndim;	      /* 1: a vector of `cols` */
+	char name[40];        /* Hugging Face's, without prefix: "h.3.attn.c_attn.bias" */
+	int ndim;             /* 1: a vector of `cols` */
 	int64_t rows, cols;   /* of the whole tensor, (out, in), padded vocabulary; rows 1 if 1-D */
 	int64_t real_rows;    /* rows that are not padding: what files hold */
 	int64_t lrows, lcols; /* of this shard */
 	enum occ_split split;
 	int groups;
 	int transposed; /* Hugging Face stores it (in, out): exactly four a layer */
-	int decay;	/* weight decay applies: 2-D */
+	int decay;      /* weight decay applies: 2-D */
 	int copy; /* the second copy of the tied embedding (last stage): not counted, not saved */
 	float init_std; /* N(0, std); 0: filled with init_fill */
 	float init_fill;

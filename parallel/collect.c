@@ -13,8 +13,8 @@
 
 enum {
 	PIECE = 1 << 19, /* elements in flight at once: bounds the scratch whatever n is */
-	WIDTH = 512,	 /* elements folded at once */
-	WINDOW = 8	 /* peers in flight in a gather */
+	WIDTH = 512,     /* elements folded at once */
+	WINDOW = 8       /* peers in flight in a gather */
 };
 
 enum fold { SUM, MAX };
@@ -27,7 +27,7 @@ struct job {
 	struct occ_comm *c;
 	char *x;
 	int64_t n, chunk; /* chunk: elements of a slice moved at once */
-	size_t each;	  /* bytes of an element */
+	size_t each;      /* bytes of an element */
 	enum occ_type type;
 	enum fold fold;
 	struct occ_req

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 
 static const char *const tag_name[] = {
-	[OCC_TAG_ACT] = "act",	   [OCC_TAG_GRAD] = "grad", [OCC_TAG_COLL] = "collective",
+	[OCC_TAG_ACT] = "act",     [OCC_TAG_GRAD] = "grad", [OCC_TAG_COLL] = "collective",
 	[OCC_TAG_AGREE] = "agree", [OCC_TAG_TEST] = "test", [OCC_TAG_BLAME] = "blame",
 };
 

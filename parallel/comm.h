@@ -36,7 +36,7 @@ struct occ_req {
 	const void *src; /* borrowed until waited for */
 	void *dst;
 	size_t bytes;
-	int done;	      /* thread transport */
+	int done;             /* thread transport */
 	struct occ_req *next; /* thread transport */
 	struct occ_comm *comm;
 	void *part[OCC_REQ_PARTS];
@@ -49,7 +49,7 @@ struct occ_comm_ops {
 	void (*post_recv)(struct occ_comm *c, void *x, size_t bytes, int peer, enum occ_tag tag,
 			  struct occ_req *r);
 	int (*test)(struct occ_comm *c, struct occ_req *r); /* 1 when complete; progresses */
-	void (*idle)(struct occ_comm *c);		    /* one yield between tests */
+	void (*idle)(struct occ_comm *c);                   /* one yield between tests */
 	/* Collective. Ranks of equal color form a group, in the order of key, then rank; NULL for
 	 * color < 0. */
 	struct occ_comm *(*split)(struct occ_comm *c, int color, int key);
@@ -63,7 +63,7 @@ struct occ_comm {
 	int rank, size;
 	double timeout_s;      /* of every wait; inherited by split */
 	struct occ_comm *root; /* the world communicator, itself there; borrowed */
-	int *world;	       /* [size] rank in the world communicator; owned */
+	int *world;            /* [size] rank in the world communicator; owned */
 	const int *node_of;    /* [world size] node of each world rank; borrowed; NULL: one node */
 	struct occ_traffic *traffic; /* where collectives count; borrowed; NULL: uncounted */
 	void *impl;

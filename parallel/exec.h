@@ -23,14 +23,14 @@ struct occ_stage {
 };
 
 struct occ_exec {
-	struct occ_topo *topo;				    /* borrowed */
-	struct occ_device *dev;				    /* borrowed */
-	struct occ_group *tp;				    /* borrowed */
-	struct occ_group dp, embed;			    /* owned */
+	struct occ_topo *topo;                              /* borrowed */
+	struct occ_device *dev;                             /* borrowed */
+	struct occ_group *tp;                               /* borrowed */
+	struct occ_group dp, embed;                         /* owned */
 	struct occ_link act_in, act_out, grad_in, grad_out; /* owned; unused at the ends */
 	int64_t rows, C;
 	int slots;
-	void **d_in;		      /* [slots] inputs, owned; NULL on the first stage */
+	void **d_in;                  /* [slots] inputs, owned; NULL on the first stage */
 	void *d_out, *d_dout, *d_din; /* owned */
 };
 

@@ -6,7 +6,7 @@
 #include "parallel/comm.h"
 
 struct occ_group {
-	struct occ_comm *comm;	/* borrowed */
+	struct occ_comm *comm;  /* borrowed */
 	struct occ_device *dev; /* borrowed */
 	/* Owned host memory; staging only where the device is not host-visible. */
 	void *staging, *scratch;

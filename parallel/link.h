@@ -7,14 +7,14 @@
 #include "parallel/group.h"
 
 struct occ_link {
-	struct occ_comm *comm;	     /* borrowed: the world */
-	struct occ_group *tp;	     /* borrowed */
+	struct occ_comm *comm;       /* borrowed: the world */
+	struct occ_group *tp;        /* borrowed */
 	struct occ_traffic *traffic; /* borrowed */
-	int peer;		     /* world rank of the same (tp, dp) on the neighbour stage */
+	int peer;                    /* world rank of the same (tp, dp) on the neighbour stage */
 	enum occ_tag tag;
 	int64_t rows, C; /* of the whole [b*S, h] matrix */
-	size_t bytes;	 /* of this rank's slice */
-	void *wire[2];	 /* owned host memory */
+	size_t bytes;    /* of this rank's slice */
+	void *wire[2];   /* owned host memory */
 	struct occ_req req[2];
 	int64_t posted, taken; /* messages so far; wire = count % 2 */
 };

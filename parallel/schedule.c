@@ -8,9 +8,9 @@
 #include "base/mem.h"
 
 const char *const occ_op_name[OCC_NOPS] = {
-	[OCC_RECV_ACT] = "recv_act",	     [OCC_FORWARD] = "forward",
-	[OCC_SEND_ACT] = "send_act",	     [OCC_RECV_GRAD] = "recv_grad",
-	[OCC_BACKWARD] = "backward",	     [OCC_SEND_GRAD] = "send_grad",
+	[OCC_RECV_ACT] = "recv_act",         [OCC_FORWARD] = "forward",
+	[OCC_SEND_ACT] = "send_act",         [OCC_RECV_GRAD] = "recv_grad",
+	[OCC_BACKWARD] = "backward",         [OCC_SEND_GRAD] = "send_grad",
 	[OCC_REDUCE_GRADS] = "reduce_grads", [OCC_REDUCE_EMBED] = "reduce_embed",
 };
 

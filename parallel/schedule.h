@@ -56,10 +56,10 @@ enum occ_send_mode {
 	OCC_SEND_RENDEZVOUS /* blocking until received: shows why no blocking send exists */
 };
 struct occ_sim {
-	double total;		   /* until the last stage's last instruction; < 0: deadlock */
-	double bubble;		   /* 1 - busy / (P * total) */
+	double total;              /* until the last stage's last instruction; < 0: deadlock */
+	double bubble;             /* 1 - busy / (P * total) */
 	int stuck_stage, stuck_at; /* first stage that cannot go on and its instruction, or -1 */
-	int max_slots[64];	   /* [stage] largest number of forward passes in flight; P <= 64 */
+	int max_slots[64];         /* [stage] largest number of forward passes in flight; P <= 64 */
 };
 void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
 		  enum occ_send_mode mode, struct occ_sim *out);

@@ -22,9 +22,9 @@ int occ_stage_layers(int layers, int P, int s, int *first);
 struct occ_topo {
 	struct occ_layout layout;
 	struct occ_place place;
-	struct occ_comm *world;	  /* borrowed; pipeline neighbours talk over it */
+	struct occ_comm *world;   /* borrowed; pipeline neighbours talk over it */
 	struct occ_comm *tp, *dp; /* owned; size >= 1 always */
-	struct occ_comm *model;	  /* owned; all (tp, pp) of this replica: the global norm */
+	struct occ_comm *model;   /* owned; all (tp, pp) of this replica: the global norm */
 	/* Owned; first and last stage of this (tp, dp); NULL elsewhere and for one stage. */
 	struct occ_comm *embed;
 	int *node_of; /* owned; [world size] */

@@ -16,7 +16,7 @@ struct occ_traffic {
 	int64_t inter_node_raw_bytes; /* the part that left a node */
 	int64_t inter_node_wire_bytes;
 	double encode_ms, decode_ms; /* time in codecs */
-	double exposed_ms;	     /* time spent waiting in this kind of traffic */
+	double exposed_ms;           /* time spent waiting in this kind of traffic */
 };
 
 void occ_traffic_count(struct occ_traffic *t, size_t raw, size_t wire, int inter_node);

@@ -8,15 +8,15 @@
 static int check_passed, check_failed;
 
 /* CHECK(cond, "format", ...): the message says which row of which table failed. */
-#define CHECK(cond, ...) \
-	do { \
-		if (cond) { \
-			__atomic_add_fetch(&check_passed, 1, __ATOMIC_RELAXED); \
-		} else if (__atomic_add_fetch(&check_failed, 1, __ATOMIC_RELAXED) <= 20) { \
-			fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #cond); \
-			fprintf(stderr, __VA_ARGS__); \
-			fputc('\n', stderr); \
-		} \
+#define CHECK(cond, ...)                                                                           \
+	do {                                                                                       \
+		if (cond) {                                                                        \
+			__atomic_add_fetch(&check_passed, 1, __ATOMIC_RELAXED);                    \
+		} else if (__atomic_add_fetch(&check_failed, 1, __ATOMIC_RELAXED) <= 20) {         \
+			fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #cond);                 \
+			fprintf(stderr, __VA_ARGS__);                                              \
+			fputc('\n', stderr);                                                       \
+		}                                                                                  \
 	} while (0)
 
 #define CHECK_NEAR(a, b, tol, ...) CHECK(fabs((double)(a) - (double)(b)) <= (tol), __VA_ARGS__)

@@ -45,10 +45,12 @@ struct flag {
 #define AT(field) offsetof(struct occ_args, field)
 static const struct flag flags[] = {
 	{"--config", TEXT, AT(config), RUNS, RUNS, "JSON configuration"},
-	{"--set", SET, 0, RUNS, 0, "key=value; the value is JSON, a bare word a string; later wins"},
+	{"--set", SET, 0, RUNS, 0,
+	 "key=value; the value is JSON, a bare word a string; later wins"},
 	{"--ranks", COUNT, AT(ranks), RUNS, 0,
 	 "ranks as threads of this process (parallel.transport thread); plan: ranks to plan for"},
-	{"--print-config", FLAG, AT(print_config), RUNS, 0, "print the resolved configuration and exit"},
+	{"--print-config", FLAG, AT(print_config), RUNS, 0,
+	 "print the resolved configuration and exit"},
 	{"--json", FLAG, AT(json), IN(OCC_PLAN), 0, "one JSON object"},
 	{"--vocab", TEXT, AT(vocab), IN(OCC_TOKENIZE), IN(OCC_TOKENIZE), "bytes, or a vocab.bpe"},
 	{"--out", TEXT, AT(out), IN(OCC_TOKENIZE) | IN(OCC_EXPORT),
@@ -57,8 +59,10 @@ static const struct flag flags[] = {
 	 "checkpoint.dir (its newest complete one) or one checkpoint in it"},
 	{"--prompt", TEXT, AT(prompt), IN(OCC_GENERATE), IN(OCC_GENERATE), "text to continue"},
 	{"--tokens", COUNT, AT(tokens), IN(OCC_GENERATE), 0, "tokens to generate (100)"},
-	{"--temperature", NUMBER, AT(temperature), IN(OCC_GENERATE), 0, "0 = the likeliest token (1)"},
-	{"--top-k", COUNT, AT(top_k), IN(OCC_GENERATE), 0, "only the k likeliest tokens; 0 = all (0)"},
+	{"--temperature", NUMBER, AT(temperature), IN(OCC_GENERATE), 0,
+	 "0 = the likeliest token (1)"},
+	{"--top-k", COUNT, AT(top_k), IN(OCC_GENERATE), 0,
+	 "only the k likeliest tokens; 0 = all (0)"},
 	{"--seed", COUNT, AT(seed), IN(OCC_GENERATE), 0, "of the sampling (0)"},
 	{"--help", FLAG, AT(help), ~0u, 0, "this text"},
 	{"--version", FLAG, AT(version), ~0u, 0, "the version"},
@@ -85,14 +89,16 @@ static int store_number(void *field, const struct flag *f, const char *text, str
 	if (f->kind == COUNT) {
 		long long v = strtoll(text, &end, 10);
 		if (errno || end == text || *end || v < 0)
-			return occ_fail(e, OCC_E_CONFIG, "%s %s: a whole number of 0 or more is needed",
-					f->name, text);
+			return occ_fail(e, OCC_E_CONFIG,
+					"%s %s: a whole number of 0 or more is needed", f->name,
+					text);
 		*(int64_t *)field = v;
 		return 0;
 	}
 	double v = strtod(text, &end);
 	if (errno || end == text || *end || !isfinite(v) || v < 0)
-		return occ_fail(e, OCC_E_CONFIG, "%s %s: a number of 0 or more is needed", f->name, text);
+		return occ_fail(e, OCC_E_CONFIG, "%s %s: a number of 0 or more is needed", f->name,
+				text);
 	*(double *)field = v;
 	return 0;
 }
@@ -119,7 +125,8 @@ static int take_flag(struct occ_args *a, int argc, char **argv, int *i, struct o
 	if (!f)
 		return occ_fail(e, OCC_E_CONFIG, "unknown flag %s; --help lists them", word);
 	if (!(f->modes & IN(a->mode)))
-		return occ_fail(e, OCC_E_CONFIG, "%s is not a flag of %s", f->name, full_name(a->mode));
+		return occ_fail(e, OCC_E_CONFIG, "%s is not a flag of %s", f->name,
+				full_name(a->mode));
 	if (f->kind == FLAG) {
 		if (equals)
 			return occ_fail(e, OCC_E_CONFIG, "%s takes no value", f->name);
@@ -142,14 +149,16 @@ static int check_needs(const struct occ_args *a, struct occ_err *e)
 		if (!(f->required & IN(a->mode)) || a->print_config)
 			continue;
 		if (!*(const char *const *)(const void *)((const char *)a + f->offset))
-			return occ_fail(e, OCC_E_CONFIG, "%s needs %s: occ-train %s%s%s", full_name(a->mode),
-					f->name, m->name, *m->name ? " " : "", m->usage);
+			return occ_fail(e, OCC_E_CONFIG, "%s needs %s: occ-train %s%s%s",
+					full_name(a->mode), f->name, m->name, *m->name ? " " : "",
+					m->usage);
 	}
 	if ((unsigned)a->nfiles < m->needs_files)
-		return occ_fail(e, OCC_E_CONFIG, "%s needs a file: occ-train %s %s", m->name, m->name,
-				m->usage);
+		return occ_fail(e, OCC_E_CONFIG, "%s needs a file: occ-train %s %s", m->name,
+				m->name, m->usage);
 	if ((unsigned)a->nfiles > m->max_files)
-		return occ_fail(e, OCC_E_CONFIG, "unexpected argument \"%s\" for %s; --help shows the usage",
+		return occ_fail(e, OCC_E_CONFIG,
+				"unexpected argument \"%s\" for %s; --help shows the usage",
 				a->files[m->max_files], full_name(a->mode));
 	return 0;
 }
@@ -162,7 +171,8 @@ static int take_mode(struct occ_args *a, const char *word, struct occ_err *e)
 			return 0;
 		}
 	return occ_fail(e, OCC_E_CONFIG,
-			"unknown mode \"%s\": plan, tokenize, eval, generate, export, inspect, or flags to train",
+			"unknown mode \"%s\": plan, tokenize, eval, generate, export, inspect, or "
+			"flags to train",
 			word);
 }
 
@@ -194,15 +204,19 @@ void occ_args_release(struct occ_args *a)
 
 void occ_args_help(FILE *out)
 {
-	fputs("occ-train: trains GPT models split over tensor, pipeline and data parallel ranks\n\n", out);
+	fputs("occ-train: trains GPT models split over tensor, pipeline and data parallel "
+	      "ranks\n\n",
+	      out);
 	for (int m = 0; m < OCC_NMODES; m++)
-		fprintf(out, "  occ-train %s%s%s\n        %s\n", modes[m].name, *modes[m].name ? " " : "",
-			modes[m].usage, modes[m].help);
+		fprintf(out, "  occ-train %s%s%s\n        %s\n", modes[m].name,
+			*modes[m].name ? " " : "", modes[m].usage, modes[m].help);
 	fputs("\nflags\n", out);
 	for (int i = 0; i < NFLAGS; i++)
 		fprintf(out, "  %-15s %s\n", flags[i].name, flags[i].help);
 	fputs("\nexit codes\n"
 	      "  0 finished   2 usage or config   3 data or init.load   4 checkpoint or metrics\n"
-	      "  5 launch: the ranks do not fit the layout   6 non-finite numbers   7 communication\n"
-	      "  8 device or memory   70 a bug   75 stopped on request, checkpoint complete\n", out);
+	      "  5 launch: the ranks do not fit the layout   6 non-finite numbers   7 "
+	      "communication\n"
+	      "  8 device or memory   70 a bug   75 stopped on request, checkpoint complete\n",
+	      out);
 }

@@ -24,7 +24,7 @@ struct symbol {
 struct occ_bpe {
 	struct occ_vocab vocab;
 	struct cached *cache; /* [CACHE_WORDS] */
-	size_t room;	      /* symbols for which there is scratch */
+	size_t room;          /* symbols for which there is scratch */
 	struct symbol *symbols;
 	uint64_t *heap; /* id of what is made << 32 | position */
 	size_t waiting; /* entries of the heap */

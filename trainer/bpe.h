@@ -15,7 +15,7 @@ struct occ_vocab {
 	int32_t byte_id[256];
 	struct occ_pair {
 		int32_t left, right;
-	} * pairs;	/* [n - 257]: what id 256 + i is made of */
+	} * pairs;      /* [n - 257]: what id 256 + i is made of */
 	int32_t *slots; /* hash of pairs to ids, 0 = free; slots_mask + 1 of them */
 	uint64_t slots_mask;
 };

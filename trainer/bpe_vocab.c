@@ -18,12 +18,12 @@ static int printable(int c)
 struct reader {
 	struct occ_vocab *v;
 	const char *path;
-	const char *text, *end;	   /* what is left of the file */
-	int64_t line;		   /* from 1 */
+	const char *text, *end;    /* what is left of the file */
+	int64_t line;              /* from 1 */
 	int16_t byte_of[256 + 68]; /* character to byte, -1 for none */
-	int32_t *line_of;	   /* [n]: the line that made each id */
-	int32_t *strings;	   /* hash of strings to ids + 1, 0 = free */
-	uint64_t mask;		   /* of both hashes */
+	int32_t *line_of;          /* [n]: the line that made each id */
+	int32_t *strings;          /* hash of strings to ids + 1, 0 = free */
+	uint64_t mask;             /* of both hashes */
 };
 
 static uint64_t stir(uint64_t h)

@@ -14,10 +14,10 @@
 struct occ_ckpt_state { /* flat host fp32 arrays of this shard, weights.size each; borrowed */
 	const struct occ_weights *weights;
 	const struct occ_gpt_shape *shape;
-	float *master, *m, *v;	/* m, v NULL: only weights are wanted (eval, generate, export) */
-	int64_t step;		/* steps completed */
+	float *master, *m, *v;  /* m, v NULL: only weights are wanted (eval, generate, export) */
+	int64_t step;           /* steps completed */
 	int64_t skipped_in_row; /* consecutive non-finite steps so far */
-	int64_t skipped;	/* in all */
+	int64_t skipped;        /* in all */
 };
 
 /* Collective over topo->world; dir is made if it is not there. First removes what an interrupted

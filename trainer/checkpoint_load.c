@@ -22,8 +22,8 @@ struct shard {
 	size_t bytes;
 };
 
-struct plan {			/* of one tensor of ours */
-	int pp;			/* the writer's stage; -1 none */
+struct plan {                   /* of one tensor of ours */
+	int pp;                 /* the writer's stage; -1 none */
 	struct spot *row, *col; /* of the whole tensor */
 };
 

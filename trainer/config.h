@@ -10,8 +10,13 @@ struct occ_config_model {
 	char *recompute; /* none, full */
 	int tie_embeddings;
 };
-struct occ_config_parallel { int64_t tensor, pipeline, data, ranks_per_node; char *transport; };
-struct occ_config_batch { int64_t micro, global; };
+struct occ_config_parallel {
+	int64_t tensor, pipeline, data, ranks_per_node;
+	char *transport;
+};
+struct occ_config_batch {
+	int64_t micro, global;
+};
 struct occ_config_optimizer {
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip_grad;
 	int64_t warmup_iters, decay_iters, wsd_iters;
@@ -22,9 +27,18 @@ struct occ_config_train {
 	double timeout_s;
 	char *precision, *device;
 };
-struct occ_config_data { struct occ_strings train, valid; char *tokenizer; int shuffle; };
-struct occ_config_eval { int64_t every, iters; };
-struct occ_config_checkpoint { char *dir, *resume; int64_t every, keep; };
+struct occ_config_data {
+	struct occ_strings train, valid;
+	char *tokenizer;
+	int shuffle;
+};
+struct occ_config_eval {
+	int64_t every, iters;
+};
+struct occ_config_checkpoint {
+	char *dir, *resume;
+	int64_t every, keep;
+};
 struct occ_config_log {
 	int64_t every;
 	char *dir;
@@ -65,8 +79,8 @@ extern const struct occ_opts occ_config_opts;
 int occ_config_load(struct occ_config *c, const char *path, char *const *sets, int nsets,
 		    struct occ_err *e);
 /* What must hold between keys for `ranks` ranks: hidden % heads, heads % tp, layers >= pp, global %
- * (micro * dp), keys that need another key, parts that are built (2); tp*pp*dp = ranks (5). Also resolves
- * parallel.data 0 and decay_iters 0. */
+ * (micro * dp), keys that need another key, parts that are built (2); tp*pp*dp = ranks (5). Also
+ * resolves parallel.data 0 and decay_iters 0. */
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e);
 void occ_config_release(struct occ_config *c);
 

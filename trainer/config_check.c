@@ -1,4 +1,5 @@
-/* What must hold between keys. Each rule is a function; all are tried in order, the first fault counts. */
+/* What must hold between keys. Each rule is a function; all are tried in order, the first fault
+ * counts. */
 #include <string.h>
 
 #include "parallel/topo.h"
@@ -11,22 +12,27 @@ static int check_shape(struct occ_config *c, struct occ_err *e)
 	const struct occ_config_model *m = &c->model;
 	int64_t parameters;
 	if (m->hidden % m->heads)
-		return occ_fail(e, OCC_E_CONFIG, "model.hidden %lld is not divisible by model.heads %lld",
+		return occ_fail(e, OCC_E_CONFIG,
+				"model.hidden %lld is not divisible by model.heads %lld",
 				LL(m->hidden), LL(m->heads));
 	if (m->hidden / m->heads > 256)
 		return occ_fail(e, OCC_E_CONFIG,
-				"model.hidden %lld / model.heads %lld: heads of more than 256 are not supported",
+				"model.hidden %lld / model.heads %lld: heads of more than 256 are "
+				"not supported",
 				LL(m->hidden), LL(m->heads));
 	if (m->heads % c->parallel.tensor)
-		return occ_fail(e, OCC_E_CONFIG, "model.heads %lld is not divisible by parallel.tensor %lld",
+		return occ_fail(e, OCC_E_CONFIG,
+				"model.heads %lld is not divisible by parallel.tensor %lld",
 				LL(m->heads), LL(c->parallel.tensor));
 	if (m->layers < c->parallel.pipeline)
 		return occ_fail(e, OCC_E_CONFIG,
-				"model.layers %lld is less than parallel.pipeline %lld: each stage needs one",
+				"model.layers %lld is less than parallel.pipeline %lld: each stage "
+				"needs one",
 				LL(m->layers), LL(c->parallel.pipeline));
 	if (__builtin_mul_overflow(m->hidden * m->hidden * 12, m->layers, &parameters) ||
 	    parameters > (int64_t)1 << 50)
-		return occ_fail(e, OCC_E_CONFIG, "model.layers %lld x model.hidden %lld: the model is too large",
+		return occ_fail(e, OCC_E_CONFIG,
+				"model.layers %lld x model.hidden %lld: the model is too large",
 				LL(m->layers), LL(m->hidden));
 	return 0;
 }
@@ -34,8 +40,10 @@ static int check_shape(struct occ_config *c, struct occ_err *e)
 static int check_ranks(struct occ_config *c, int ranks, struct occ_err *e)
 {
 	if (c->parallel.tensor * c->parallel.pipeline > 1 << 24 || c->parallel.data > 1 << 24)
-		return occ_fail(e, OCC_E_CONFIG, "parallel.tensor x parallel.pipeline: too many ranks");
-	struct occ_layout l = {(int)c->parallel.tensor, (int)c->parallel.pipeline, (int)c->parallel.data};
+		return occ_fail(e, OCC_E_CONFIG,
+				"parallel.tensor x parallel.pipeline: too many ranks");
+	struct occ_layout l = {(int)c->parallel.tensor, (int)c->parallel.pipeline,
+			       (int)c->parallel.data};
 	if (occ_layout_fit(&l, ranks, e))
 		return -1;
 	c->parallel.data = l.data;
@@ -47,13 +55,16 @@ static int check_batch(struct occ_config *c, struct occ_err *e)
 	int64_t unit = c->batch.micro * c->parallel.data, tokens;
 	if (c->batch.global % unit) {
 		int64_t below = c->batch.global / unit * unit;
-		int64_t near = below > 0 && c->batch.global - below <= unit / 2 ? below : below + unit;
-		return occ_fail(e, OCC_E_CONFIG,
-				"batch.global %lld is not divisible by batch.micro %lld x %lld replicas; "
-				"the nearest that is: %lld",
-				LL(c->batch.global), LL(c->batch.micro), LL(c->parallel.data), LL(near));
+		int64_t near =
+			below > 0 && c->batch.global - below <= unit / 2 ? below : below + unit;
+		return occ_fail(
+			e, OCC_E_CONFIG,
+			"batch.global %lld is not divisible by batch.micro %lld x %lld replicas; "
+			"the nearest that is: %lld",
+			LL(c->batch.global), LL(c->batch.micro), LL(c->parallel.data), LL(near));
 	}
-	if (__builtin_mul_overflow(c->batch.micro * c->model.seq_len, c->model.hidden * 64, &tokens) ||
+	if (__builtin_mul_overflow(c->batch.micro * c->model.seq_len, c->model.hidden * 64,
+				   &tokens) ||
 	    tokens > (int64_t)1 << 46)
 		return occ_fail(e, OCC_E_CONFIG,
 				"batch.micro %lld x model.seq_len %lld: a micro-batch is too large",
@@ -74,23 +85,33 @@ static int check_files(struct occ_config *c, struct occ_err *e)
 /* Keys of the contract whose part does not exist yet say so. */
 static int check_built(struct occ_config *c, struct occ_err *e)
 {
-	const struct { const char *key; int used; } rows[] = {
-		{"compress.pipeline_backward.codec", strcmp(c->compress.pipeline_backward.codec, "none") != 0},
-		{"compress.pipeline_forward.codec", strcmp(c->compress.pipeline_forward.codec, "none") != 0},
-		{"compress.data_parallel.codec", strcmp(c->compress.data_parallel.codec, "none") != 0},
+	const struct {
+		const char *key;
+		int used;
+	} rows[] = {
+		{"compress.pipeline_backward.codec",
+		 strcmp(c->compress.pipeline_backward.codec, "none") != 0},
+		{"compress.pipeline_forward.codec",
+		 strcmp(c->compress.pipeline_forward.codec, "none") != 0},
+		{"compress.data_parallel.codec",
+		 strcmp(c->compress.data_parallel.codec, "none") != 0},
 		{"compress.embedding.fused", c->compress.embedding_fused},
 		{"log.trace_iters", c->log.trace_iters.n > 0},
 		{"parallel.transport nccl", !strcmp(c->parallel.transport, "nccl")},
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		if (rows[i].used)
-			return occ_fail(e, OCC_E_CONFIG, "%s: this part is not built yet", rows[i].key);
+			return occ_fail(e, OCC_E_CONFIG, "%s: this part is not built yet",
+					rows[i].key);
 	return 0;
 }
 
 static int check_compress(struct occ_config *c, struct occ_err *e)
 {
-	const struct { const char *name; const struct occ_config_site *site; } rows[] = {
+	const struct {
+		const char *name;
+		const struct occ_config_site *site;
+	} rows[] = {
 		{"pipeline_backward", &c->compress.pipeline_backward},
 		{"pipeline_forward", &c->compress.pipeline_forward},
 		{"data_parallel", &c->compress.data_parallel},
@@ -98,20 +119,22 @@ static int check_compress(struct occ_config *c, struct occ_err *e)
 	for (int i = 0; i < 3; i++) {
 		int64_t bits = rows[i].site->bits;
 		if (bits != 2 && bits != 4 && bits != 8)
-			return occ_fail(e, OCC_E_CONFIG, "compress.%s.bits: %lld is not one of 2, 4, 8",
+			return occ_fail(e, OCC_E_CONFIG,
+					"compress.%s.bits: %lld is not one of 2, 4, 8",
 					rows[i].name, LL(bits));
 	}
 	if (c->compress.data_parallel.stages > (double)c->parallel.pipeline)
-		return occ_fail(e, OCC_E_CONFIG,
-				"compress.data_parallel.stages %g is more than parallel.pipeline %lld",
-				c->compress.data_parallel.stages, LL(c->parallel.pipeline));
+		return occ_fail(
+			e, OCC_E_CONFIG,
+			"compress.data_parallel.stages %g is more than parallel.pipeline %lld",
+			c->compress.data_parallel.stages, LL(c->parallel.pipeline));
 	return 0;
 }
 
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e)
 {
-	if (check_shape(c, e) || check_ranks(c, ranks, e) || check_batch(c, e) || check_files(c, e) ||
-	    check_compress(c, e) || check_built(c, e))
+	if (check_shape(c, e) || check_ranks(c, ranks, e) || check_batch(c, e) ||
+	    check_files(c, e) || check_compress(c, e) || check_built(c, e))
 		return -1;
 	if (c->optimizer.decay_iters == 0)
 		c->optimizer.decay_iters = c->train.iters;

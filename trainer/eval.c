@@ -17,7 +17,10 @@ static int64_t count_samples(struct occ_run *r)
 static void forward_batch(struct occ_run *r, int64_t batch, int64_t limit, struct occ_stage *stage)
 {
 	struct occ_gpt_batch b = {
-		.tokens = r->tokens, .nmicro = (int)r->nmicro, .grad_scale = 1.0f, .train = 0,
+		.tokens = r->tokens,
+		.nmicro = (int)r->nmicro,
+		.grad_scale = 1.0f,
+		.train = 0,
 	};
 	occ_run_tokens(r, r->valid, batch, 0, limit);
 	occ_gpt_begin(&r->gpt, &b);
@@ -35,7 +38,8 @@ int occ_run_eval(struct occ_run *r, double *loss, int64_t *tokens)
 	double sum[2] = {0, 0};
 	if (batches > c->eval.iters)
 		batches = c->eval.iters;
-	memcpy(before, r->topo.traffic, sizeof(before)); /* a step's figures are of training alone */
+	memcpy(before, r->topo.traffic,
+	       sizeof(before)); /* a step's figures are of training alone */
 	occ_gpt_stage(&r->gpt, &stage);
 	for (int64_t i = 0; i < batches && !stop; i++) {
 		forward_batch(r, i, n, &stage);
@@ -60,8 +64,8 @@ int occ_eval_main(struct occ_comm *world, void *args)
 	if (!code) {
 		occ_run_eval(&r, &loss, &tokens);
 		if (world->rank == 0)
-			printf("loss %.6f  perplexity %.4f  (%lld tokens of data.valid)\n", loss, exp(loss),
-			       (long long)tokens);
+			printf("loss %.6f  perplexity %.4f  (%lld tokens of data.valid)\n", loss,
+			       exp(loss), (long long)tokens);
 		struct occ_err e = {0};
 		if (!isfinite(loss))
 			occ_fail(&e, OCC_E_NUMERIC, "the validation loss is not finite");

@@ -36,7 +36,8 @@ int occ_export_main(const struct occ_args *a)
 	return e.code;
 }
 
-typedef int (*inspector)(const char *path, struct occ_err *e); /* 1 printed, 0 not its kind, -1 refused */
+typedef int (*inspector)(const char *path,
+			 struct occ_err *e); /* 1 printed, 0 not its kind, -1 refused */
 static const inspector inspectors[] = {occ_ckpt_inspect, occ_data_inspect, occ_st_inspect};
 
 int occ_inspect_main(const struct occ_args *a)

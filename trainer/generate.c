@@ -43,7 +43,8 @@ static int32_t sample(struct sampler *s, const float *logits, int64_t at)
 		floor_logit = s->sorted[s->top_k - 1];
 	}
 	for (int64_t i = 0; i < s->vocab; i++) {
-		s->p[i] = logits[i] < floor_logit ? 0 : exp((double)(logits[i] - top) / s->temperature);
+		s->p[i] = logits[i] < floor_logit ? 0
+						  : exp((double)(logits[i] - top) / s->temperature);
 		sum += s->p[i];
 	}
 	double u = occ_rng_uniform(s->key, (uint64_t)at) * sum;
@@ -76,7 +77,8 @@ static int64_t encode_prompt(struct occ_run *r, int32_t **ids, struct occ_err *e
 					"--prompt: token %lld is %d, but model.vocab_size is %lld",
 					(long long)i, (*ids)[i], (long long)r->shape.vocab);
 	if (n == 0)
-		return occ_fail(e, OCC_E_CONFIG, "--prompt is empty: at least one character is needed");
+		return occ_fail(e, OCC_E_CONFIG,
+				"--prompt is empty: at least one character is needed");
 	return n;
 }
 
@@ -85,7 +87,9 @@ static void generate(struct occ_run *r, const int32_t *prompt, int64_t n)
 	const struct occ_args *a = r->args;
 	int64_t vocab = r->shape.vocab, T = r->shape.seq_len;
 	struct sampler s = {
-		.vocab = vocab, .top_k = a->top_k, .temperature = a->temperature,
+		.vocab = vocab,
+		.top_k = a->top_k,
+		.temperature = a->temperature,
 		.key = occ_rng_key((uint64_t)a->seed, OCC_RNG_SAMPLE),
 		.sorted = occ_alloc((size_t)vocab, sizeof(float)),
 		.p = occ_alloc((size_t)vocab, sizeof(double)),
@@ -114,7 +118,8 @@ int occ_generate_main(struct occ_comm *world, void *args)
 	struct occ_err e = {0};
 	int32_t *prompt = NULL;
 	if (world->size > 1)
-		occ_fail(&e, OCC_E_LAUNCH, "generate runs on one rank, not %d: start it without a launcher",
+		occ_fail(&e, OCC_E_LAUNCH,
+			 "generate runs on one rank, not %d: start it without a launcher",
 			 world->size);
 	int code = occ_agree(world, &e);
 	if (code)

@@ -1,7 +1,6 @@
 /* Launchers are recognised by what they put into the environment. */
 #include "trainer/launch.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,15 +22,9 @@ static int number_of(const char *const *names)
 
 static int under_launcher(void)
 {
-	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
-	return number_of(names) > 1 || getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
-}
-
-static int local_ranks(void)
-{
-	static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
+	static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
 					    "SLURM_STEP_NUM_TASKS", NULL};
-	return number_of(names);
+	return number_of(names) > 1 || getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
 }
 
 int occ_launch_speaks(void)
@@ -44,6 +37,15 @@ int occ_launch_speaks(void)
 	return !rank || atoi(rank) == 0;
 }
 
+int occ_launch_refuse(const struct occ_err *e)
+{
+	if (occ_launch_speaks())
+		occ_err_print(e);
+	else
+		sleep(2); /* the launcher then ends it, with the speaker */
+	return e->code;
+}
+
 static int choose(const struct occ_args *a, const char *wish, enum transport *t, struct occ_err *e)
 {
 	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && a->ranks > 0))
@@ -54,28 +56,30 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 		*t = SELF;
 	if (a->ranks > 0 && (*t == MPI || under_launcher()))
 		return occ_fail(e, OCC_E_CONFIG,
-				"--ranks makes ranks as threads of one process; under a launcher it counts them");
+				"--ranks makes ranks as threads of one process; under a launcher "
+				"it counts them");
 	if (*t == THREAD && under_launcher())
 		return occ_fail(e, OCC_E_LAUNCH,
-				"parallel.transport thread makes its ranks in one process: start it without mpirun or srun");
+				"parallel.transport thread makes its ranks in one process: start "
+				"it without mpirun or srun");
 	if (a->ranks > 1024)
 		return occ_fail(e, OCC_E_CONFIG, "--ranks %lld: at most 1024 rank threads",
 				(long long)a->ranks);
 	return 0;
 }
 
-/* libgomp reads the policy when it is loaded, before main: active waiting of more threads than cores
- * costs 6x. Set once, then executed again. */
-static void wait_passively(int ranks, int64_t threads, char **argv)
+/* libgomp reads the policy when it is loaded, before main. Threads that spin while they wait cost
+ * up to 6x as soon as anything else runs on their cores, another rank or a browser. Set once, then
+ * executed again; OMP_WAIT_POLICY=active in the environment wins. */
+static void wait_passively(char **argv)
 {
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	if (getenv("OMP_WAIT_POLICY") || sched_getaffinity(0, sizeof(set), &set))
+	char self[4096]; /* by its own name, so that ps and pkill know the program */
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n <= 0 || getenv("OMP_WAIT_POLICY"))
 		return;
-	if (ranks * (threads > 0 ? threads : 1) <= CPU_COUNT(&set))
-		return;
+	self[n] = '\0';
 	setenv("OMP_WAIT_POLICY", "passive", 1);
-	execv("/proc/self/exe", argv); /* where it fails, the run is slower and right all the same */
+	execv(self, argv); /* where it fails, the run is slower and right all the same */
 }
 
 int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *), char **argv)
@@ -85,24 +89,18 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	enum transport t;
 	int ok = !occ_config_load(&c, a->config, a->sets, a->nsets, &ignored);
 	double timeout = ok ? c.train.timeout_s : 60;
-	int64_t threads = ok ? c.train.threads : 0;
 	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
 	occ_config_release(&c);
-	if (bad) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		return e.code;
-	}
-	int n = t == THREAD ? (a->ranks > 0 ? (int)a->ranks : 1) : t == MPI ? local_ranks() : 1;
-	wait_passively(n, threads, argv);
+	if (bad)
+		return occ_launch_refuse(&e);
+	wait_passively(argv);
 	if (t == THREAD)
-		return occ_comm_run_threads(n, timeout, body, (void *)(uintptr_t)a);
-	struct occ_comm *world = t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
-	if (!world) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		return e.code;
-	}
+		return occ_comm_run_threads(a->ranks > 0 ? (int)a->ranks : 1, timeout, body,
+					    (void *)(uintptr_t)a);
+	struct occ_comm *world =
+		t == MPI ? occ_comm_open_mpi(timeout, &e) : occ_comm_open_self(timeout);
+	if (!world)
+		return occ_launch_refuse(&e);
 	int code = body(world, (void *)(uintptr_t)a);
 	occ_comm_close(world);
 	return code;

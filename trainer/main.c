@@ -31,12 +31,9 @@ static int plan_main(const struct occ_args *a)
 }
 
 static const struct row rows[OCC_NMODES] = {
-	[OCC_TRAIN] = {occ_train_main, NULL},
-	[OCC_PLAN] = {NULL, plan_main},
-	[OCC_TOKENIZE] = {NULL, tokenize_main},
-	[OCC_EVAL] = {occ_eval_main, NULL},
-	[OCC_GENERATE] = {occ_generate_main, NULL},
-	[OCC_EXPORT] = {NULL, occ_export_main},
+	[OCC_TRAIN] = {occ_train_main, NULL},       [OCC_PLAN] = {NULL, plan_main},
+	[OCC_TOKENIZE] = {NULL, tokenize_main},     [OCC_EVAL] = {occ_eval_main, NULL},
+	[OCC_GENERATE] = {occ_generate_main, NULL}, [OCC_EXPORT] = {NULL, occ_export_main},
 	[OCC_INSPECT] = {NULL, occ_inspect_main},
 };
 
@@ -83,13 +80,10 @@ int main(int argc, char **argv)
 	struct occ_args a;
 	struct occ_err e = {0};
 	int code;
-	if (occ_args_parse(&a, argc, argv, &e)) {
-		if (occ_launch_speaks())
-			occ_err_print(&e);
-		code = e.code;
-	} else {
+	if (occ_args_parse(&a, argc, argv, &e))
+		code = occ_launch_refuse(&e);
+	else
 		code = run(&a, argv);
-	}
 	occ_args_release(&a);
 	return code;
 }

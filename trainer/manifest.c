@@ -51,7 +51,7 @@ enum { NROWS = sizeof(rows) / sizeof(rows[0]) };
 static double get(const struct occ_manifest *m, const struct row *r)
 {
 	const void *p = (const char *)m + r->at;
-	return r->type == INT	 ? (double)*(const int64_t *)p
+	return r->type == INT    ? (double)*(const int64_t *)p
 	       : r->type == REAL ? *(const double *)p
 				 : *(const int *)p;
 }

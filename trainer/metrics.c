@@ -79,16 +79,18 @@ static void put_start(struct occ_metrics *m)
 static void say_start(const struct occ_run *r)
 {
 	const struct occ_layout *l = &r->topo.layout;
-	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, %d thread%s each, "
+	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, %d "
+	       "thread%s each, "
 	       "%s %s\n",
-	       (double)occ_gpt_parameters(&r->shape) / 1e6, (long long)r->shape.layers, r->world->size,
-	       r->world->size == 1 ? "" : "s", l->tensor, l->pipeline, l->data, r->world->ops->name,
-	       r->dev->threads, r->dev->threads == 1 ? "" : "s", r->dev->ops->name,
-	       r->conf.train.precision);
+	       (double)occ_gpt_parameters(&r->shape) / 1e6, (long long)r->shape.layers,
+	       r->world->size, r->world->size == 1 ? "" : "s", l->tensor, l->pipeline, l->data,
+	       r->world->ops->name, r->dev->threads, r->dev->threads == 1 ? "" : "s",
+	       r->dev->ops->name, r->conf.train.precision);
 	if (l->pipeline > 1) {
 		printf("layers of each stage:");
 		for (int s = 0; s < l->pipeline; s++) {
-			int first, n = occ_stage_layers((int)r->shape.layers, l->pipeline, s, &first);
+			int first,
+				n = occ_stage_layers((int)r->shape.layers, l->pipeline, s, &first);
 			printf(" %d (%d-%d)", n, first, first + n - 1);
 		}
 		printf("; %lld micro-batches\n", (long long)r->nmicro);
@@ -137,7 +139,7 @@ void occ_metrics_close(struct occ_metrics *m, const char *why)
 
 enum { NFIELDS = 8 };
 static const char *const field_name[NFIELDS] = {
-	"messages", "raw_bytes", "wire_bytes", "inter_node_raw_bytes", "inter_node_wire_bytes",
+	"messages",  "raw_bytes", "wire_bytes", "inter_node_raw_bytes", "inter_node_wire_bytes",
 	"encode_ms", "decode_ms", "exposed_ms",
 };
 
@@ -147,9 +149,14 @@ static void take_traffic(struct occ_run *r, double sum[OCC_NKINDS][NFIELDS])
 	for (int k = 0; k < OCC_NKINDS; k++) {
 		const struct occ_traffic *t = &r->topo.traffic[k];
 		const double row[NFIELDS] = {
-			(double)t->messages, (double)t->raw_bytes, (double)t->wire_bytes,
-			(double)t->inter_node_raw_bytes, (double)t->inter_node_wire_bytes,
-			t->encode_ms, t->decode_ms, t->exposed_ms,
+			(double)t->messages,
+			(double)t->raw_bytes,
+			(double)t->wire_bytes,
+			(double)t->inter_node_raw_bytes,
+			(double)t->inter_node_wire_bytes,
+			t->encode_ms,
+			t->decode_ms,
+			t->exposed_ms,
 		};
 		memcpy(sum[k], row, sizeof(row));
 	}
@@ -173,8 +180,14 @@ static cJSON *traffic_json(double sum[OCC_NKINDS][NFIELDS])
 
 static void board_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
 {
-	const struct { const char *tag; double value; } rows[] = {
-		{"loss", s->loss}, {"grad_norm", s->grad_norm}, {"lr", s->lr}, {"tokens_per_s", per_s},
+	const struct {
+		const char *tag;
+		double value;
+	} rows[] = {
+		{"loss", s->loss},
+		{"grad_norm", s->grad_norm},
+		{"lr", s->lr},
+		{"tokens_per_s", per_s},
 	};
 	for (size_t i = 0; m->board && i < sizeof(rows) / sizeof(rows[0]); i++)
 		occ_tensorboard_scalar(m->board, rows[i].tag, m->run->step, (float)rows[i].value);
@@ -191,9 +204,10 @@ static void say_step(const struct occ_metrics *m, const struct occ_step_report *
 		snprintf(bar, sizeof(bar), " [%.*s%.*s]", full, "####################", 20 - full,
 			 "....................");
 	}
-	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved 0%%  eta %.0f:%02.0f%s\n",
-	       (long long)r->step, (long long)r->conf.train.iters, s->loss, s->grad_norm, s->lr, per_s,
-	       floor(eta / 60), fmod(eta, 60), bar);
+	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved 0%%  eta "
+	       "%.0f:%02.0f%s\n",
+	       (long long)r->step, (long long)r->conf.train.iters, s->loss, s->grad_norm, s->lr,
+	       per_s, floor(eta / 60), fmod(eta, 60), bar);
 	fflush(stdout);
 }
 
@@ -202,7 +216,8 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	struct occ_run *r = m->run;
 	double sum[OCC_NKINDS][NFIELDS], now = occ_seconds();
 	double step_s = (now - m->since) / (double)(r->step - m->since_step);
-	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len), per_s = tokens / step_s;
+	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len),
+	       per_s = tokens / step_s;
 	double peak = r->conf.log.peak_gflops * 1e9 * r->world->size;
 	take_traffic(r, sum);
 	m->since = now;
@@ -246,8 +261,8 @@ void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens)
 	put_event(m, o);
 	if (m->board)
 		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)loss);
-	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n", (long long)m->run->step,
-	       loss, exp(loss), (long long)tokens);
+	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n",
+	       (long long)m->run->step, loss, exp(loss), (long long)tokens);
 	fflush(stdout);
 }
 

@@ -5,19 +5,22 @@
 #include "trainer/run.h"
 
 struct occ_metrics {
-	struct occ_run *run;  /* borrowed */
-	FILE *jsonl;          /* rank 0 with log.dir; else NULL */
-	FILE *board;          /* TensorBoard's event file: rank 0 with log.tensorboard; else NULL */
-	double since;         /* time of the last line, seconds */
+	struct occ_run *run; /* borrowed */
+	FILE *jsonl;         /* rank 0 with log.dir; else NULL */
+	FILE *board;         /* TensorBoard's event file: rank 0 with log.tensorboard; else NULL */
+	double since;        /* time of the last line, seconds */
 	int64_t since_step;
-	double started;       /* when training began */
+	double started; /* when training began */
 	int64_t started_step;
 };
 
-struct occ_step_report { double loss, grad_norm, lr; };
+struct occ_step_report {
+	double loss, grad_norm, lr;
+};
 
-/* Collective. Creates log.dir, writes config.json, opens metrics.jsonl (a resumed run appends, lines past
- * the resumed step dropped) and puts the start event and the start lines. Refusal 4, agreed. */
+/* Collective. Creates log.dir, writes config.json, opens metrics.jsonl (a resumed run appends,
+ * lines past the resumed step dropped) and puts the start event and the start lines. Refusal 4,
+ * agreed. */
 int occ_metrics_open(struct occ_metrics *m, struct occ_run *run);
 void occ_metrics_close(struct occ_metrics *m, const char *why); /* the end event */
 /* Collective: sums the traffic of all ranks since the last line. */
@@ -31,8 +34,8 @@ void occ_metrics_checkpoint(struct occ_metrics *m, double seconds);
 int occ_metrics_files(struct occ_metrics *m, struct occ_err *e);
 
 double occ_seconds(void); /* monotonic clock */
-/* Floating-point operations of one token, forward and backward: 6 x parameters without positions, plus
- * attention's 12 x layers x hidden x seq_len. */
+/* Floating-point operations of one token, forward and backward: 6 x parameters without positions,
+ * plus attention's 12 x layers x hidden x seq_len. */
 double occ_flops_per_token(const struct occ_gpt_shape *s);
 
 #endif

@@ -1,4 +1,5 @@
-/* The files of log.dir: the directory, config.json, and metrics.jsonl as a resumed run continues it. */
+/* The files of log.dir: the directory, config.json, and metrics.jsonl as a resumed run continues
+ * it. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static int write_config(struct occ_run *r, struct occ_err *e)
 	if (f)
 		bad |= fclose(f) != 0;
 	occ_free(text);
-	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno)) : 0;
+	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno))
+		   : 0;
 }
 
 /* Copies the lines of a resumed run that are not past its step. */
@@ -42,7 +44,8 @@ static int keep_lines(const char *path, const char *aside, int64_t step, struct 
 	if (out)
 		bad |= fclose(out) != 0 || rename(aside, path) != 0;
 	bad |= in && !out;
-	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be rewritten: %s", path, strerror(errno)) : 0;
+	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be rewritten: %s", path, strerror(errno))
+		   : 0;
 }
 
 int occ_metrics_files(struct occ_metrics *m, struct occ_err *e)
@@ -61,6 +64,7 @@ int occ_metrics_files(struct occ_metrics *m, struct occ_err *e)
 	if (r->conf.log.tensorboard && !(m->board = occ_tensorboard_open(r->conf.log.dir, e)))
 		return -1;
 	m->jsonl = fopen(path, r->resumed[0] ? "a" : "w");
-	return m->jsonl ? 0 : occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno));
+	return m->jsonl ? 0
+			: occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path,
+				   strerror(errno));
 }
-

@@ -81,15 +81,20 @@ void occ_optim_update(struct occ_optim *o, const struct occ_config_optimizer *c,
 	size_t size = occ_type_size(g->dev->type);
 	double t = (double)++o->steps;
 	struct occ_adamw a = {
-		.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-		.eps = (float)c->eps, .scale = (float)scale,
-		.c1 = (float)(1.0 - pow(c->beta1, t)), .c2 = (float)(1.0 - pow(c->beta2, t)),
+		.lr = (float)lr,
+		.beta1 = (float)c->beta1,
+		.beta2 = (float)c->beta2,
+		.eps = (float)c->eps,
+		.scale = (float)scale,
+		.c1 = (float)(1.0 - pow(c->beta1, t)),
+		.c2 = (float)(1.0 - pow(c->beta2, t)),
 	};
 	for (int i = 0; i < g->weights.n; i++) {
 		const struct occ_weight *w = &g->weights.at[i];
 		a.decay = w->decay ? (float)c->weight_decay : 0.0f;
-		g->dev->ops->adamw(g->dev, &a, w->lrows * w->lcols, g->d_grad + w->at, o->d_m + w->at,
-				   o->d_v + w->at, o->d_master ? o->d_master + w->at : NULL,
+		g->dev->ops->adamw(g->dev, &a, w->lrows * w->lcols, g->d_grad + w->at,
+				   o->d_m + w->at, o->d_v + w->at,
+				   o->d_master ? o->d_master + w->at : NULL,
 				   (char *)g->d_w + (size_t)w->at * size);
 	}
 }

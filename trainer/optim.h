@@ -6,10 +6,11 @@
 #include "trainer/config.h"
 
 struct occ_optim {
-	struct occ_gpt *gpt;     /* borrowed */
-	float *d_m, *d_v;        /* owned device arrays, flat as the weights; zero at first */
-	float *d_master;         /* owned; NULL where the compute type is fp32: the weights are the master */
-	int64_t steps;           /* updates applied: Adam's t */
+	struct occ_gpt *gpt; /* borrowed */
+	float *d_m, *d_v;    /* owned device arrays, flat as the weights; zero at first */
+	float *d_master; /* owned; NULL where the compute type is fp32: the weights are the master
+			  */
+	int64_t steps;   /* updates applied: Adam's t */
 };
 
 /* Learning rate of step t (from 0) out of total = train.iters. Pure; design.md 7.2. */
@@ -19,14 +20,15 @@ void occ_optim_init(struct occ_optim *o, struct occ_gpt *g);
 void occ_optim_release(struct occ_optim *o);
 
 /* This rank's part of the squared global norm: replicated tensors count on tp rank 0 only, the tied
- * embedding on the first stage only. *worst (may be NULL) = the first tensor with a non-finite sum. */
+ * embedding on the first stage only. *worst (may be NULL) = the first tensor with a non-finite sum.
+ */
 double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **worst);
 /* One update of every tensor with gradients scaled by `scale`. */
 void occ_optim_update(struct occ_optim *o, const struct occ_config_optimizer *c, double lr,
 		      double scale);
 
-/* Host fp32 values for checkpoints, flat, weights.size each. Master from the compute-type weights where
- * those are fp32. put also sets the compute-type weights. m, v NULL: master only. */
+/* Host fp32 values for checkpoints, flat, weights.size each. Master from the compute-type weights
+ * where those are fp32. put also sets the compute-type weights. m, v NULL: master only. */
 void occ_optim_get(const struct occ_optim *o, float *master, float *m, float *v);
 void occ_optim_put(struct occ_optim *o, const float *master, const float *m, const float *v);
 

@@ -1,4 +1,5 @@
-/* Opening a run: each part is opened by all ranks, then agreed, so that a refusal is spoken once. */
+/* Opening a run: each part is opened by all ranks, then agreed, so that a refusal is spoken once.
+ */
 #include "trainer/run.h"
 
 #include <sched.h>
@@ -13,10 +14,15 @@ void occ_run_shape(const struct occ_config *c, int tp, struct occ_gpt_shape *s)
 {
 	const struct occ_config_model *m = &c->model;
 	*s = (struct occ_gpt_shape){
-		.layers = m->layers, .hidden = m->hidden, .heads = m->heads, .seq_len = m->seq_len,
+		.layers = m->layers,
+		.hidden = m->hidden,
+		.heads = m->heads,
+		.seq_len = m->seq_len,
 		.vocab = m->vocab_size,
 		.vocab_padded = occ_vocab_padded(m->vocab_size, m->vocab_multiple, tp),
-		.tied = m->tie_embeddings, .init_std = m->init_std, .dropout = m->dropout,
+		.tied = m->tie_embeddings,
+		.init_std = m->init_std,
+		.dropout = m->dropout,
 		.recompute = !strcmp(m->recompute, "full"),
 	};
 }
@@ -28,7 +34,8 @@ struct cores {
 };
 
 /* Threads of this rank: the cores it may use, shared with the ranks that may use the very same ones
- * (mpirun binds small jobs to cores of their own, so ranks of a node need not share). Collective. */
+ * (mpirun binds small jobs to cores of their own, so ranks of a node need not share). Collective.
+ */
 static int threads_for(const struct occ_config *c, struct occ_comm *world)
 {
 	size_t n = (size_t)world->size;
@@ -58,8 +65,8 @@ static void say_place(const struct occ_topo *t)
 	gethostname(host, sizeof(host) - 1);
 	if (t->world->size == 1)
 		return;
-	snprintf(text, sizeof(text), "rank %d (dp %d pp %d tp %d) host %s", t->world->rank, t->place.dp,
-		 t->place.pp, t->place.tp, host);
+	snprintf(text, sizeof(text), "rank %d (dp %d pp %d tp %d) host %s", t->world->rank,
+		 t->place.dp, t->place.pp, t->place.tp, host);
 	occ_err_place(text);
 }
 
@@ -68,7 +75,8 @@ static int open_config(struct occ_run *r, struct occ_err *e)
 	const struct occ_args *a = r->args;
 	if (occ_config_load(&r->conf, a->config, a->sets, a->nsets, e))
 		return -1;
-	if (a->mode != OCC_TRAIN && r->world->size == 1) /* weights are read whatever layout wrote them */
+	if (a->mode != OCC_TRAIN &&
+	    r->world->size == 1) /* weights are read whatever layout wrote them */
 		r->conf.parallel.tensor = r->conf.parallel.pipeline = r->conf.parallel.data = 1;
 	return occ_config_check(&r->conf, r->world->size, e);
 }
@@ -94,7 +102,8 @@ static int open_data(struct occ_run *r, int needs, struct occ_err *e)
 	if ((needs & OCC_NEED_TRAIN) && r->conf.train.iters > 0 && !r->conf.data.train.n)
 		return occ_fail(e, OCC_E_CONFIG, "data.train is empty: name at least one file");
 	if (needs == OCC_NEED_VALID && !r->conf.data.valid.n)
-		return occ_fail(e, OCC_E_CONFIG, "data.valid is empty: eval needs at least one file");
+		return occ_fail(e, OCC_E_CONFIG,
+				"data.valid is empty: eval needs at least one file");
 	if (!reads_tokens(&r->topo))
 		return 0;
 	if ((needs & OCC_NEED_TRAIN) && r->conf.data.train.n &&
@@ -128,8 +137,9 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	} else if (train) {
 		occ_weights_draw(&r->gpt.weights, (uint64_t)c->train.seed, s.master);
 	} else {
-		bad = occ_fail(e, OCC_E_CONFIG, "no weights: checkpoint.dir holds no complete checkpoint "
-						"and init.load is not set");
+		bad = occ_fail(e, OCC_E_CONFIG,
+			       "no weights: checkpoint.dir holds no complete checkpoint "
+			       "and init.load is not set");
 	}
 	if (!bad && train)
 		occ_optim_put(&r->optim, s.master, s.m, s.v);
@@ -154,7 +164,8 @@ static void open_model(struct occ_run *r, int train)
 	int slots = train ? r->sched.slots : 0;
 	occ_group_init(&r->tp, r->topo.tp, r->dev, piece);
 	occ_gpt_init(&r->gpt, &r->shape, &r->topo, r->dev, &r->tp, c->batch.micro, slots);
-	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, rows, c->model.hidden, slots > 0 ? slots : 1);
+	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, rows, c->model.hidden,
+		      slots > 0 ? slots : 1);
 	if (train)
 		occ_optim_init(&r->optim, &r->gpt);
 	r->tokens = occ_alloc((size_t)(r->nmicro * c->batch.micro * (c->model.seq_len + 1)),
@@ -213,7 +224,8 @@ void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, 
 		    int64_t limit)
 {
 	const struct occ_config *c = &r->conf;
-	int64_t micro = c->batch.micro, width = c->model.seq_len + 1, n = d ? occ_data_samples(d) : 0;
+	int64_t micro = c->batch.micro, width = c->model.seq_len + 1,
+		n = d ? occ_data_samples(d) : 0;
 	int64_t dp = r->topo.layout.data, rank = r->topo.place.dp;
 	if (!d)
 		return;
@@ -224,6 +236,7 @@ void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, 
 			if (limit >= 0 && at >= limit)
 				memset(out, 0xff, (size_t)width * sizeof(*out));
 			else
-				occ_data_sample(d, occ_data_order(n, at, shuffle, c->train.seed), out);
+				occ_data_sample(d, occ_data_order(n, at, shuffle, c->train.seed),
+						out);
 		}
 }

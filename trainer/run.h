@@ -8,9 +8,9 @@
 #include "trainer/optim.h"
 
 struct occ_run {
-	const struct occ_args *args;   /* borrowed; shared by rank threads */
-	struct occ_config conf;        /* owned; resolved for these ranks */
-	struct occ_comm *world;        /* borrowed */
+	const struct occ_args *args; /* borrowed; shared by rank threads */
+	struct occ_config conf;      /* owned; resolved for these ranks */
+	struct occ_comm *world;      /* borrowed */
 	struct occ_topo topo;
 	struct occ_device *dev;
 	struct occ_group tp;
@@ -18,22 +18,23 @@ struct occ_run {
 	struct occ_gpt gpt;
 	struct occ_exec exec;
 	struct occ_optim optim;
-	struct occ_tokenizer *tok;     /* NULL until data or generate needs it */
+	struct occ_tokenizer *tok;      /* NULL until data or generate needs it */
 	struct occ_data *train, *valid; /* NULL where not set or this stage reads no tokens */
 	struct occ_schedule sched, eval_sched;
-	int64_t nmicro;                /* micro-batches of a step on this replica */
-	int32_t *tokens;               /* [nmicro][micro][seq_len + 1]; owned */
-	int64_t step;                  /* steps completed */
+	int64_t nmicro;  /* micro-batches of a step on this replica */
+	int32_t *tokens; /* [nmicro][micro][seq_len + 1]; owned */
+	int64_t step;    /* steps completed */
 	int64_t skipped, skipped_in_row;
-	char resumed[4096];            /* checkpoint this run continued from, "" if none */
+	char resumed[4096]; /* checkpoint this run continued from, "" if none */
 };
 
 /* What a run opens. Training needs all; the others leave parts out. */
 enum { OCC_NEED_TRAIN = 1, OCC_NEED_VALID = 2 };
 
-/* Collective over world, except that nothing is agreed where it is one rank. Loads the configuration
- * (errors found earlier come in `e`), fits the layout, opens device, data and model, fills the weights
- * from a checkpoint, init.load or the seed. Returns the agreed exit code; 0 when all ranks are ready. */
+/* Collective over world, except that nothing is agreed where it is one rank. Loads the
+ * configuration (errors found earlier come in `e`), fits the layout, opens device, data and model,
+ * fills the weights from a checkpoint, init.load or the seed. Returns the agreed exit code; 0 when
+ * all ranks are ready. */
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs);
 void occ_run_close(struct occ_run *r);
 

@@ -30,7 +30,7 @@ struct reader {
 static size_t utf8(const unsigned char *p, size_t left)
 {
 	static const unsigned least[5] = {0, 0, 0x80, 0x800, 0x10000};
-	size_t n = p[0] < 0x80	     ? 1
+	size_t n = p[0] < 0x80       ? 1
 		   : p[0] >> 5 == 6  ? 2
 		   : p[0] >> 4 == 14 ? 3
 		   : p[0] >> 3 == 30 ? 4

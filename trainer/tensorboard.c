@@ -1,6 +1,6 @@
-/* A frame is length, masked crc of the length, payload, masked crc of the payload; the payload is an
- * Event in protobuf wire format: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary
- * { 1 value { 1 tag string, 2 simple_value float } }. */
+/* A frame is length, masked crc of the length, payload, masked crc of the payload; the payload is
+ * an Event in protobuf wire format: 1 wall_time double, 2 step int64, 3 file_version string, 5
+ * summary { 1 value { 1 tag string, 2 simple_value float } }. */
 #include "trainer/tensorboard.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ struct buf {
 
 static void put_bytes(struct buf *b, const void *x, size_t n)
 {
-	occ_check(b->n + n <= sizeof(b->at), "a TensorBoard record of more than %zu bytes", sizeof(b->at));
+	occ_check(b->n + n <= sizeof(b->at), "a TensorBoard record of more than %zu bytes",
+		  sizeof(b->at));
 	memcpy(b->at + b->n, x, n);
 	b->n += n;
 }
@@ -74,7 +75,8 @@ static int write_frame(FILE *f, const struct buf *b)
 	uint64_t n = b->n;
 	uint32_t head = masked(&n, sizeof(n)), tail = masked(b->at, b->n);
 	return fwrite(&n, sizeof(n), 1, f) == 1 && fwrite(&head, sizeof(head), 1, f) == 1 &&
-	       fwrite(b->at, b->n, 1, f) == 1 && fwrite(&tail, sizeof(tail), 1, f) == 1 && !fflush(f);
+	       fwrite(b->at, b->n, 1, f) == 1 && fwrite(&tail, sizeof(tail), 1, f) == 1 &&
+	       !fflush(f);
 }
 
 FILE *occ_tensorboard_open(const char *dir, struct occ_err *e)
@@ -82,7 +84,8 @@ FILE *occ_tensorboard_open(const char *dir, struct occ_err *e)
 	char path[4200];
 	static const char version[] = "brain.Event:2";
 	struct buf b = {.n = 0};
-	snprintf(path, sizeof(path), "%s/events.out.tfevents.%lld.occ-train", dir, (long long)time(NULL));
+	snprintf(path, sizeof(path), "%s/events.out.tfevents.%lld.occ-train", dir,
+		 (long long)time(NULL));
 	FILE *f = fopen(path, "w");
 	put_time(&b);
 	put_block(&b, 3, version, sizeof(version) - 1);
@@ -106,5 +109,6 @@ void occ_tensorboard_scalar(FILE *f, const char *tag, int64_t step, float value)
 	put_varint(&event, (uint64_t)step);
 	put_block(&event, 5, summary.at, summary.n);
 	if (!write_frame(f, &event))
-		occ_die(OCC_E_CKPT, "TensorBoard event file: cannot be written: %s", strerror(errno));
+		occ_die(OCC_E_CKPT, "TensorBoard event file: cannot be written: %s",
+			strerror(errno));
 }

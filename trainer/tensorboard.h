@@ -8,7 +8,8 @@
 
 #include "base/err.h"
 
-/* Opens DIR/events.out.tfevents.SECONDS.occ-train and writes its version record. NULL on refusal (4). */
+/* Opens DIR/events.out.tfevents.SECONDS.occ-train and writes its version record. NULL on refusal
+ * (4). */
 FILE *occ_tensorboard_open(const char *dir, struct occ_err *e);
 /* One scalar; dies (4) if it cannot be written. */
 void occ_tensorboard_scalar(FILE *f, const char *tag, int64_t step, float value);

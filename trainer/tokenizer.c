@@ -9,7 +9,7 @@
 
 struct occ_tokenizer {
 	struct occ_bpe *bpe; /* NULL: bytes */
-	char byte[256];	     /* the strings of the ids of "bytes" */
+	char byte[256];      /* the strings of the ids of "bytes" */
 };
 
 struct occ_tokenizer *occ_tokenizer_open(const char *vocab, struct occ_err *e)

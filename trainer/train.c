@@ -1,4 +1,5 @@
-/* The training loop: read a batch, run the schedule, agree on loss and norm, update, report, save. */
+/* The training loop: read a batch, run the schedule, agree on loss and norm, update, report, save.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,8 @@ struct loop {
 	struct occ_run run;
 	struct occ_metrics metrics;
 	struct occ_stage stage;
-	double step_s, save_s; /* the last step's and save's time: what must fit before a time limit */
+	double step_s,
+		save_s; /* the last step's and save's time: what must fit before a time limit */
 	int stopped;
 };
 
@@ -29,10 +31,13 @@ static void run_schedule(struct loop *l)
 	const struct occ_config *c = &r->conf;
 	int64_t T = c->model.seq_len, micro = c->batch.micro;
 	struct occ_gpt_batch b = {
-		.tokens = r->tokens, .nmicro = (int)r->nmicro,
-		.row0 = r->topo.place.dp * micro * T, .row_step = r->topo.layout.data * micro * T,
+		.tokens = r->tokens,
+		.nmicro = (int)r->nmicro,
+		.row0 = r->topo.place.dp * micro * T,
+		.row_step = r->topo.layout.data * micro * T,
 		.grad_scale = (float)(1.0 / (double)(c->batch.global * T)),
-		.step = (uint32_t)r->step, .train = 1,
+		.step = (uint32_t)r->step,
+		.train = 1,
 		.dropout_key = occ_rng_key((uint64_t)c->train.seed, OCC_RNG_DROPOUT),
 	};
 	occ_run_tokens(r, r->train, r->step, c->data.shuffle, -1);
@@ -40,8 +45,8 @@ static void run_schedule(struct loop *l)
 	occ_exec_step(&r->exec, &r->sched, &l->stage);
 }
 
-/* Loss, norm and the wish to stop, summed over all ranks in rank order. Replicas hold equal gradients
- * after the reduction, so the norm takes replica 0's. Collective. */
+/* Loss, norm and the wish to stop, summed over all ranks in rank order. Replicas hold equal
+ * gradients after the reduction, so the norm takes replica 0's. Collective. */
 static struct verdict agree_step(struct loop *l, const struct occ_weight **worst)
 {
 	struct occ_run *r = &l->run;
@@ -70,12 +75,14 @@ static int skip_step(struct loop *l, const struct verdict *v, const struct occ_w
 		if (worst)
 			occ_fail(&e, OCC_E_NUMERIC,
 				 "step %lld: the %s is not finite (first in the gradient of %s); "
-				 "train.max_skipped is %lld", (long long)r->step + 1, what, worst->name,
+				 "train.max_skipped is %lld",
+				 (long long)r->step + 1, what, worst->name,
 				 (long long)r->conf.train.max_skipped);
 		else if (r->world->rank == r->world->size - 1)
 			occ_fail(&e, OCC_E_NUMERIC,
 				 "step %lld: the %s is not finite; train.max_skipped is %lld",
-				 (long long)r->step + 1, what, (long long)r->conf.train.max_skipped);
+				 (long long)r->step + 1, what,
+				 (long long)r->conf.train.max_skipped);
 	}
 	return occ_agree(r->world, &e);
 }
@@ -123,7 +130,8 @@ static void check_replicas(struct occ_run *r, const float *master)
 		  (long long)r->step);
 	if (r->topo.embed && r->shape.tied)
 		occ_check(!occ_differs(r->topo.embed, tied),
-			  "the copies of the tied embedding differ after step %lld", (long long)r->step);
+			  "the copies of the tied embedding differ after step %lld",
+			  (long long)r->step);
 }
 
 /* Collective. Returns the agreed code. */
@@ -135,8 +143,13 @@ static int save(struct loop *l)
 	double from = occ_seconds();
 	float *flat = occ_alloc(3 * n, sizeof(float));
 	struct occ_ckpt_state s = {
-		.weights = &r->gpt.weights, .shape = &r->shape, .master = flat, .m = flat + n,
-		.v = flat + 2 * n, .step = r->step, .skipped = r->skipped,
+		.weights = &r->gpt.weights,
+		.shape = &r->shape,
+		.master = flat,
+		.m = flat + n,
+		.v = flat + 2 * n,
+		.step = r->step,
+		.skipped = r->skipped,
 		.skipped_in_row = r->skipped_in_row,
 	};
 	occ_optim_get(&r->optim, s.master, s.m, s.v);

@@ -1,3 +1,4 @@
+/* The version that --version and the start event name. */
 #ifndef OCC_TRAINER_VERSION_H
 #define OCC_TRAINER_VERSION_H
 

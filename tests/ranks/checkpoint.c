@@ -29,9 +29,9 @@ struct job {
 	const char *dir;
 	int64_t keep, step;
 	uint64_t seed;
-	int code;	 /* expected on all ranks */
+	int code;        /* expected on all ranks */
 	char text[1024]; /* of the failure; equal on all ranks */
-	int failed;	 /* ranks that failed */
+	int failed;      /* ranks that failed */
 };
 
 static struct occ_gpt_shape shape_for(struct occ_gpt_shape s, int T, int64_t multiple)

@@ -1,85 +1,16 @@
 /* Data sets: what each kind of file gives as samples against a plain model, the order of samples,
- * and every way a file can be wrong: exit code 3 and a line with the file, the position and the
- * value. */
+ * and every way a file can be wrong: exit code 3, a line with file, position and value. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include "base/mem.h"
-#include "base/rng.h"
 #include "tests/check.h"
-#include "tests/files.h"
 #include "tests/fuzz/data.c"
+#include "tests/token_files.h"
 #include "trainer/data.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-
-struct bytes {
-	uint8_t x[1 << 16];
-	size_t n;
-};
-
-static void add(struct bytes *b, uint64_t value, size_t size)
-{
-	memcpy(b->x + b->n, &value, size);
-	b->n += size;
-}
-
-static const char *file(const char *name, const struct bytes *b)
-{
-	return files_put(name, b->x, b->n);
-}
-
-/* The token at position i of file f in all tests: any 8 bits below `top`. */
-static int32_t token(int f, int64_t i, int top)
-{
-	return (int32_t)(occ_rng_u64((uint64_t)f + 1, (uint64_t)i) % (uint64_t)top);
-}
-
-static void make_llmc(struct bytes *b, int f, int32_t n, size_t size, int top)
-{
-	b->n = 0;
-	add(b, size == 2 ? 20240520 : 20240801, 4);
-	add(b, size == 2 ? 1 : 7, 4);
-	add(b, (uint32_t)n, 4);
-	while (b->n < 1024)
-		add(b, 0, 4);
-	for (int64_t i = 0; i < n; i++)
-		add(b, (uint64_t)token(f, i, top), size);
-}
-
-/* Sequences of 3, 0, 5, 1, 4, ... tokens in two documents. */
-static void make_megatron(struct bytes *idx, struct bytes *bin, int f, int sequences, int code,
-			  int top)
-{
-	static const int lengths[] = {3, 0, 5, 1, 4};
-	static const size_t sizes[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
-	size_t size = sizes[code];
-	uint64_t n = 0, at = 0;
-	idx->n = bin->n = 0;
-	memcpy(idx->x, "MMIDIDX\0\0", 9);
-	idx->n = 9;
-	add(idx, 1, 8);
-	add(idx, (uint64_t)code, 1);
-	add(idx, (uint64_t)sequences, 8);
-	add(idx, 3, 8);
-	for (int i = 0; i < sequences; i++)
-		add(idx, (uint64_t)lengths[i % 5], 4);
-	for (int i = 0; i < sequences; at += (uint64_t)lengths[i++ % 5] * size)
-		add(idx, at, 8);
-	for (int i = 0; i < 3; i++)
-		add(idx, (uint64_t)(i == 1 ? sequences / 2 : i * sequences / 2), 8);
-	for (int i = 0; i < sequences; i++)
-		for (int k = 0; k < lengths[i % 5]; k++)
-			add(bin, (uint64_t)token(f, (int64_t)n++, top), size);
-}
-
-static void make_text(struct bytes *b, int f, int32_t n, int top)
-{
-	b->n = 0;
-	for (int64_t i = 0; i < n; i++)
-		add(b, (uint64_t)token(f, i, top), 1);
-}
 
 /* Opens one file; NULL and the line in *e, or the data set. */
 static struct occ_data *open_one(const char *path, int64_t seq_len, int64_t vocab,
@@ -224,7 +155,7 @@ static const struct llmc_row {
 	{"version 0", 4, 4, 0, 0, "version 0|1"},
 	{"version of the other kind", 4, 4, 7, 0, "version 7|1"},
 	{"other kind", 0, 4, 20240801, 0, "version 1|7"},
-	{"negative count", 8, 4, -1, 0, "-1 tokens"},
+	{"negative count", 8, 4, -1, 0, "header counts -1 tokens"},
 	{"count too small", 8, 4, NTOKENS - 1, 0, "too long|1076 bytes|25 tokens|1074"},
 	{"count too large", 8, 4, NTOKENS + 1, 0, "truncated|1076 bytes|27 tokens|1078"},
 	{"largest count", 8, 4, INT32_MAX, 0, "truncated|1076|2147483647|4294968318"},
@@ -264,7 +195,7 @@ static const struct idx_row {
 	int at, size;
 	uint64_t value;
 	int idx_bytes, bin_bytes; /* 0 as they are, -1 empty, -2 no such file */
-	const char *says;	  /* of bad.idx, or "bin:" and what is said of bad.bin */
+	const char *says;         /* of bad.idx, or "bin:" and what is said of bad.bin */
 } idx_rows[] = {
 	{"magic", 0, 1, 'm', 0, 0, "MMIDIDX"},
 	{"end of magic", 8, 1, 1, 0, 0, "MMIDIDX"},
@@ -295,7 +226,8 @@ static const struct idx_row {
 	{"negative offset", 74 + 8, 8, UINT64_MAX, 0, 0, "sequence 1|byte -1|6"},
 	{"offset off by one", 74 + 72, 8, 43, 0, 0, "sequence 9|byte 43|44"},
 	{"first document", 154, 8, 1, 0, 0, "document 0|sequence 1"},
-	{"documents go back", 162, 8, 11, 0, 0, "document 1|sequence 11"},
+	{"document beyond the last", 162, 8, 11, 0, 0, "document 1|sequence 11"},
+	{"documents go back", 170, 8, 3, 0, 0, "document 2|sequence 3"},
 	{"negative document", 162, 8, UINT64_MAX, 0, 0, "document 1|-1"},
 	{"last document early", 170, 8, 9, 0, 0, "document|9|10"},
 	{"index one byte short", 0, 0, 0, 177, 0, "truncated|177"},

@@ -1,6 +1,6 @@
-/* Every slot of cpu and strict against ref: random shapes with odd edges, both compute types, 1 to 3
- * threads. cpu agrees within the slot's bound (of the largest value of the output; bf16 in units of its
- * last place) and gives the same bits for every thread count; strict gives ref's bits. */
+/* Every slot of cpu and strict against ref: random shapes with odd edges, both compute types, 1 to
+ * 3 threads. cpu agrees within the slot's bound (of the largest value of the output; bf16 in units
+ * of its last place) and gives the same bits for every thread count; strict gives ref's bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +13,9 @@ enum { MAX_ARRAYS = 12 };
 /* One array of a call: what it holds before, and whether the call writes it. */
 struct array {
 	size_t n;
-	int is_float;   /* fp32 whatever the compute type */
+	int is_float; /* fp32 whatever the compute type */
 	int out;
-	float *values;  /* [n] initial values */
+	float *values; /* [n] initial values */
 	void *d_x;
 };
 
@@ -118,8 +118,13 @@ static void make_gemm(struct call *c)
 static void run_gemm(struct occ_device *d, struct call *c)
 {
 	struct occ_gemm g = {
-		.ta = c->variant >> 1 & 1, .tb = c->variant >> 2 & 1, .m = c->R, .n = c->C, .k = c->D,
-		.ldc = c->C + 3, .c_type = c->variant & 1 ? OCC_F32 : d->type,
+		.ta = c->variant >> 1 & 1,
+		.tb = c->variant >> 2 & 1,
+		.m = c->R,
+		.n = c->C,
+		.k = c->D,
+		.ldc = c->C + 3,
+		.c_type = c->variant & 1 ? OCC_F32 : d->type,
 		.beta = c->variant & 1 && c->variant & 8 ? 1 : 0,
 	};
 	g.bias = g.beta == 0 && c->variant & 16;
@@ -152,13 +157,13 @@ static void make_norm(struct call *c)
 	c->C = pick(2, 150);
 	c->drop = a_drop(c->variant & 1 ? 0.3f : 0.0f);
 	int64_t n = c->R * c->C;
-	add(c, n, 0, 0, 3);      /* x: a mean far from 0 */
-	add(c, n, 0, 0, 0);      /* delta */
-	add(c, c->C, 0, 0, 0);   /* bias */
-	add(c, c->C, 0, 0, 1);   /* w */
-	add(c, c->C, 0, 0, 0);   /* b */
-	add(c, n, 0, 1, 0);      /* xo */
-	add(c, n, 0, 1, 0);      /* y */
+	add(c, n, 0, 0, 3);    /* x: a mean far from 0 */
+	add(c, n, 0, 0, 0);    /* delta */
+	add(c, c->C, 0, 0, 0); /* bias */
+	add(c, c->C, 0, 0, 1); /* w */
+	add(c, c->C, 0, 0, 0); /* b */
+	add(c, n, 0, 1, 0);    /* xo */
+	add(c, n, 0, 1, 0);    /* y */
 	add(c, c->R, 1, 1, 0);
 	add(c, c->R, 1, 1, 0);
 }
@@ -166,9 +171,9 @@ static void make_norm(struct call *c)
 static void run_norm(struct occ_device *d, struct call *c)
 {
 	int residual = c->variant & 2, norm = c->variant & 4 || !residual;
-	d->ops->residual_norm_forward(d, c->R, c->C, X(0), residual ? X(1) : NULL, residual ? X(2) : NULL,
-				      &c->drop, norm ? X(3) : NULL, norm ? X(4) : NULL,
-				      residual ? X(5) : NULL, X(6), X(7), X(8));
+	d->ops->residual_norm_forward(d, c->R, c->C, X(0), residual ? X(1) : NULL,
+				      residual ? X(2) : NULL, &c->drop, norm ? X(3) : NULL,
+				      norm ? X(4) : NULL, residual ? X(5) : NULL, X(6), X(7), X(8));
 }
 
 static void make_norm_back(struct call *c)
@@ -177,14 +182,14 @@ static void make_norm_back(struct call *c)
 	c->C = pick(2, 150);
 	c->drop = a_drop(c->variant & 1 ? 0.3f : 0.0f);
 	int64_t n = c->R * c->C;
-	add(c, n, 0, 0, 0);      /* dy */
-	add(c, n, 0, 1, 0);      /* dres, and dx where they are one */
-	add(c, n, 0, 0, 0);      /* x */
-	add(c, c->C, 0, 0, 1);   /* w */
-	add(c, c->R, 1, 0, 0);   /* mean */
-	add(c, c->R, 1, 0, 1);   /* rstd */
-	add(c, n, 0, 1, 0);      /* dx */
-	add(c, n, 0, 1, 0);      /* ddelta */
+	add(c, n, 0, 0, 0);    /* dy */
+	add(c, n, 0, 1, 0);    /* dres, and dx where they are one */
+	add(c, n, 0, 0, 0);    /* x */
+	add(c, c->C, 0, 0, 1); /* w */
+	add(c, c->R, 1, 0, 0); /* mean */
+	add(c, c->R, 1, 0, 1); /* rstd */
+	add(c, n, 0, 1, 0);    /* dx */
+	add(c, n, 0, 1, 0);    /* ddelta */
 	add(c, c->C, 1, 1, 0);
 	add(c, c->C, 1, 1, 0);
 	add(c, c->C, 1, 1, 0);
@@ -196,8 +201,8 @@ static void run_norm_back(struct occ_device *d, struct call *c)
 	void *dx = in_place ? X(1) : X(6), *ddelta = c->drop.p > 0 ? X(7) : dx;
 	int no_residual = !in_place && c->variant & 16 && norm;
 	d->ops->residual_norm_backward(d, c->R, c->C, X(0), no_residual ? NULL : X(1), X(2),
-				       norm ? X(3) : NULL, X(4), X(5), &c->drop, dx, branch ? ddelta : NULL,
-				       X(8), X(9), X(10));
+				       norm ? X(3) : NULL, X(4), X(5), &c->drop, dx,
+				       branch ? ddelta : NULL, X(8), X(9), X(10));
 }
 
 static void make_attention(struct call *c)
@@ -266,7 +271,8 @@ static void make_xent(struct call *c)
 	c->R = pick(1, 60);
 	c->V = pick(1, 130);
 	c->v0 = pick(0, 1) * c->V;
-	c->valid = pick(c->v0 / 2 + 1, c->v0 + c->V + 5); /* sometimes all of the shard is padding */
+	c->valid =
+		pick(c->v0 / 2 + 1, c->v0 + c->V + 5); /* sometimes all of the shard is padding */
 	add(c, c->R * c->V, 1, 1, 0);
 	add(c, c->R, 1, 1, 0);
 	add(c, c->R, 1, 1, 0);
@@ -291,7 +297,8 @@ static void run_xent(struct occ_device *d, struct call *c)
 	for (int64_t r = 0; r < c->R; r++)
 		host[r] += 1.0f;
 	d->ops->put(d, X(2), host, (size_t)c->R * sizeof(float));
-	d->ops->xent_finish(d, &x, X(0), c->d_ids, X(1), X(2), X(3), 0.25f, X(4), in_place ? X(0) : X(5));
+	d->ops->xent_finish(d, &x, X(0), c->d_ids, X(1), X(2), X(3), 0.25f, X(4),
+			    in_place ? X(0) : X(5));
 }
 
 static void make_adamw(struct call *c)
@@ -376,8 +383,8 @@ static float *from_device(struct occ_device *d, const struct array *a)
 }
 
 /* Runs the call on a fresh device; all arrays afterwards in out[]. */
-static void run(const char *device, enum occ_type type, int threads, const struct slot *s, struct call *c,
-		int64_t nids, float *out[MAX_ARRAYS])
+static void run(const char *device, enum occ_type type, int threads, const struct slot *s,
+		struct call *c, int64_t nids, float *out[MAX_ARRAYS])
 {
 	struct occ_err e = {0};
 	struct occ_device *d = occ_device_open(device, type, threads, &e);
@@ -398,8 +405,8 @@ static void run(const char *device, enum occ_type type, int threads, const struc
 	occ_device_close(d);
 }
 
-static void compare(const struct slot *s, enum occ_type type, const struct call *c, float *const ref[],
-		    float *const got[], double bound, const char *what)
+static void compare(const struct slot *s, enum occ_type type, const struct call *c,
+		    float *const ref[], float *const got[], double bound, const char *what)
 {
 	for (int i = 0; i < c->narrays; i++) {
 		double scale = 1e-30, worst = 0;
@@ -418,8 +425,8 @@ static void compare(const struct slot *s, enum occ_type type, const struct call 
 		}
 		/* bf16 values that enter a second operation in a slot differ by their units too */
 		double most = type == OCC_BF16 && bound > 0 ? bound + 0.008 : bound;
-		CHECK(worst <= most && !strange, "%s, %s, variant %d, array %d: off by %g of %g%s", s->name, what,
-		      c->variant, i, worst, most, strange ? ", not finite" : "");
+		CHECK(worst <= most && !strange, "%s, %s, variant %d, array %d: off by %g of %g%s",
+		      s->name, what, c->variant, i, worst, most, strange ? ", not finite" : "");
 		CHECK(c->a[i].out || !memcmp(ref[i], got[i], c->a[i].n * sizeof(float)),
 		      "%s, %s: input %d was written", s->name, what, i);
 	}
@@ -451,7 +458,8 @@ static void test_slot(const struct slot *s, enum occ_type type, int variant)
 	compare(s, type, &c, out[0], out[2], s->bound, "cpu");
 	for (int i = 0; i < c.narrays && s->run != run_gemm; i++)
 		CHECK(!memcmp(out[2][i], out[3][i], c.a[i].n * sizeof(float)),
-		      "%s, variant %d, array %d: the thread count changes bits", s->name, variant, i);
+		      "%s, variant %d, array %d: the thread count changes bits", s->name, variant,
+		      i);
 	compare(s, type, &c, out[0], out[3], s->bound, "cpu with threads");
 	CHECK(sums[0] == sums[1] && sums[2] == sums[3], "%s: sums", s->name);
 	CHECK_NEAR(sums[0], sums[2], s->bound * (sums[0] + 1), "%s: sum", s->name);
@@ -460,7 +468,11 @@ static void test_slot(const struct slot *s, enum occ_type type, int variant)
 
 static void test_opening(void)
 {
-	static const struct { const char *name; int code; const char *says; } rows[] = {
+	static const struct {
+		const char *name;
+		int code;
+		const char *says;
+	} rows[] = {
 		{"cuda", OCC_E_CONFIG, "CUDA=1"},
 		{"gpu", OCC_E_CONFIG, "strict"},
 		{"auto", 0, ""},
@@ -468,14 +480,16 @@ static void test_opening(void)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct occ_err e = {0};
 		struct occ_device *d = occ_device_open(rows[i].name, OCC_F32, 1, &e);
-		CHECK(!d == !!rows[i].code && e.code == rows[i].code, "%s: %d", rows[i].name, e.code);
+		CHECK(!d == !!rows[i].code && e.code == rows[i].code, "%s: %d", rows[i].name,
+		      e.code);
 		CHECK(strstr(e.text, rows[i].says), "%s: %s", rows[i].name, e.text);
 		occ_device_close(d);
 	}
 	struct occ_device_ops holed = occ_device_ref;
 	holed.adamw = NULL;
 	CHECK(!strcmp(occ_device_missing(&holed), "adamw"), "the empty slot is named");
-	CHECK(!occ_device_missing(&occ_device_cpu) && !occ_device_missing(&occ_device_strict), "full tables");
+	CHECK(!occ_device_missing(&occ_device_cpu) && !occ_device_missing(&occ_device_strict),
+	      "full tables");
 }
 
 int main(void)

@@ -82,7 +82,7 @@ static const struct {
 	{IN("log", "\"dir\": \"\xe0\x80\xaf\""), SYNTAX},
 	{IN("log", "\"dir\": \"\xed\xa0\x80\""), SYNTAX},     /* a surrogate */
 	{IN("log", "\"dir\": \"\xf4\x90\x80\x80\""), SYNTAX}, /* too large */
-	{IN("log", "\"dir\": \"\xc3\""), SYNTAX},	      /* cut short */
+	{IN("log", "\"dir\": \"\xc3\""), SYNTAX},             /* cut short */
 	{IN("log", "\"dir\": \"\xf0\x9f\x98"), SYNTAX},
 	/* the top */
 	{"[]", "t.json:1: an object is needed"},
@@ -467,7 +467,7 @@ static void test_round_trips(void)
 /* --set of a bare word prints as a JSON string that reads back. */
 static void test_words_print(void)
 {
-	static const char *const words[] = {"a\tb", "a\"b\\", "\x01",	 "7",
+	static const char *const words[] = {"a\tb", "a\"b\\", "\x01",    "7",
 					    "null", "{}",     "\xc3\xa9"};
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		struct occ_config c, d;

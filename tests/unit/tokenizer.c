@@ -137,7 +137,7 @@ static void check_runs(struct occ_tokenizer *t)
 		const char *unit;
 		int64_t tokens;
 	} table[] = {{"a", 1 << 18},   {" ", 1 << 20}, {"\n", 1 << 19}, {"!", 1 << 17},
-		     {"e\xcc\x81", 0}, {"\xff", 0},    {"ab", 0},	{"'s", 0}};
+		     {"e\xcc\x81", 0}, {"\xff", 0},    {"ab", 0},       {"'s", 0}};
 	static char x[1 << 20];
 	for (size_t i = 0; i < COUNT(table); i++) {
 		size_t len = strlen(table[i].unit);
@@ -225,6 +225,8 @@ static const char *const words[] = {
 	"\xed\xa0\x80|a",
 	"\xf0\x9d\x9f\x98|\xf0\x9d\x94\x84",
 	"\xc2\x85|x",
+	"a|\xe0\x81\xa1|b",
+	"a|\xf0\x80\x81\xa1|b",
 	"don|'t",
 	"don|\xe2\x80\x99|t",
 	"'re|'ve|'|r",
@@ -276,9 +278,9 @@ static int model(const char (*pairs)[2][8], int npairs, const char *word, char (
 
 static void check_model(void)
 {
-	static const char pairs[][2][8] = {{"a", "a"},	 {"a", "b"},   {"aa", "b"},  {"b", "a"},
+	static const char pairs[][2][8] = {{"a", "a"},   {"a", "b"},   {"aa", "b"},  {"b", "a"},
 					   {"aa", "aa"}, {"ab", "ab"}, {"b", "b"},   {"bb", "aab"},
-					   {"c", "ab"},	 {"ba", "c"},  {"aaaa", "a"}};
+					   {"c", "ab"},  {"ba", "c"},  {"aaaa", "a"}};
 	char list[512] = "", word[24], out[24][32];
 	for (size_t i = 0; i < COUNT(pairs); i++)
 		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", pairs[i][0],

@@ -24,7 +24,7 @@ static void check_places(int T, int P, int D)
 
 static const struct fit {
 	int tensor, pipeline, data, ranks;
-	int want;	  /* data, or -1 for a refusal */
+	int want;         /* data, or -1 for a refusal */
 	const char *says; /* in its text */
 } fits[] = {
 	{1, 1, 0, 1, 1, ""},

@@ -21,9 +21,9 @@ static const struct {
 	{"cosine", 10, 0, 0, 55, 0.55},
 	{"cosine", 10, 60, 0, 60, 0.1},
 	{"cosine", 10, 60, 0, 99, 0.1},
-	{"cosine", 100, 0, 0, 99, 1.0},   /* warm-up as long as the run */
+	{"cosine", 100, 0, 0, 99, 1.0}, /* warm-up as long as the run */
 	{"cosine", 100, 0, 0, 100, 0.1},
-	{"cosine", 200, 0, 0, 99, 0.5},   /* longer than the run: warm-up decides first */
+	{"cosine", 200, 0, 0, 99, 0.5}, /* longer than the run: warm-up decides first */
 	{"cosine", 200, 50, 0, 150, 0.755},
 	{"linear", 0, 0, 0, 25, 0.775},
 	{"linear", 20, 0, 0, 60, 0.55},
@@ -34,7 +34,7 @@ static const struct {
 	{"wsd", 10, 0, 20, 80, 1.0},
 	{"wsd", 10, 0, 20, 90, 0.55},
 	{"wsd", 10, 0, 20, 100, 0.1},
-	{"wsd", 0, 0, 0, 99, 1.0},        /* no decay phase */
+	{"wsd", 0, 0, 0, 99, 1.0}, /* no decay phase */
 	{"wsd", 0, 0, 100, 50, 0.55},
 };
 
@@ -44,11 +44,15 @@ static void test_rates(void)
 		char name[16];
 		snprintf(name, sizeof(name), "%s", rates[i].schedule);
 		struct occ_config_optimizer o = {
-			.lr = 1.0, .min_lr = 0.1, .warmup_iters = rates[i].warmup,
-			.decay_iters = rates[i].decay, .wsd_iters = rates[i].wsd, .schedule = name,
+			.lr = 1.0,
+			.min_lr = 0.1,
+			.warmup_iters = rates[i].warmup,
+			.decay_iters = rates[i].decay,
+			.wsd_iters = rates[i].wsd,
+			.schedule = name,
 		};
-		CHECK_NEAR(occ_lr_at(&o, 100, rates[i].t), rates[i].lr, 1e-12, "row %zu: %s at %lld", i,
-			   name, (long long)rates[i].t);
+		CHECK_NEAR(occ_lr_at(&o, 100, rates[i].t), rates[i].lr, 1e-12,
+			   "row %zu: %s at %lld", i, name, (long long)rates[i].t);
 	}
 }
 

@@ -141,7 +141,7 @@ static void check_shards(const struct occ_gpt_shape *s)
 struct edit {
 	const char *what;
 	const char *drop, *add, *rename, *to; /* add: a copy of wte under this name */
-	const char *prefix;		      /* of all names but lm_head.weight */
+	const char *prefix;                   /* of all names but lm_head.weight */
 	int untied;
 	const char *why; /* NULL: accepted */
 };
