@@ -1,4 +1,5 @@
-/* Rows, fields and values. The JSON text itself is read in opts_json.c, printed in opts_print.c. */
+/* Rows, fields and values: what may be stored where. Text becomes JSON in opts_json.c, JSON becomes
+ * rows in opts_read.c, rows become text in opts_print.c. */
 #include "base/opts.h"
 
 #include <math.h>
@@ -28,75 +29,6 @@ int occ_opts_is_section(const struct occ_opts *o, const char *path)
 		if (!strncmp(o->rows[i].key, path, n) && o->rows[i].key[n] == '.')
 			return 1;
 	return 0;
-}
-
-/* Edit distance with swaps of neighbours as one edit; words longer than the limit count as far. */
-static int distance(const char *a, const char *b)
-{
-	enum { MAX = 96 };
-	int n = (int)strlen(a), m = (int)strlen(b), d[3][MAX + 1];
-	if (n > MAX || m > MAX)
-		return 2 * MAX;
-	for (int j = 0; j <= m; j++)
-		d[0][j] = j;
-	for (int i = 1; i <= n; i++) {
-		int *now = d[i % 3], *up = d[(i + 2) % 3], *two = d[(i + 1) % 3];
-		now[0] = i;
-		for (int j = 1; j <= m; j++) {
-			int best = up[j - 1] + (a[i - 1] != b[j - 1]);
-			if (up[j] + 1 < best)
-				best = up[j] + 1;
-			if (now[j - 1] + 1 < best)
-				best = now[j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-			    two[j - 2] + 1 < best)
-				best = two[j - 2] + 1;
-			now[j] = best;
-		}
-	}
-	return d[n % 3][m];
-}
-
-const char *occ_opts_nearest(const struct occ_opts *o, const char *key)
-{
-	const char *best = "";
-	int least = 1 << 20;
-	for (int i = 0; i < o->n; i++) {
-		int d = distance(key, o->rows[i].key);
-		if (d < least) {
-			least = d;
-			best = o->rows[i].key;
-		}
-	}
-	return best;
-}
-
-/* Length of the first `dots` + 1 parts of a key; 0 if it ends with them and so names no section. */
-static size_t section_length(const char *key, int dots)
-{
-	for (size_t i = 0; key[i]; i++)
-		if (key[i] == '.' && dots-- == 0)
-			return i;
-	return 0;
-}
-
-void occ_opts_nearest_section(const struct occ_opts *o, const char *path, char *out, size_t size)
-{
-	const char *key = occ_opts_nearest(o, path);
-	int least = distance(path, key), dots = 0;
-	for (const char *p = path; *p; p++)
-		dots += *p == '.';
-	snprintf(out, size, "%s", key);
-	for (int i = 0; i < o->n; i++) {
-		char section[128];
-		size_t n = section_length(o->rows[i].key, dots);
-		snprintf(section, sizeof(section), "%.*s", (int)n, o->rows[i].key);
-		int d = distance(path, section);
-		if (n && d < least) {
-			least = d;
-			snprintf(out, size, "%s", section);
-		}
-	}
 }
 
 void occ_opts_clear(const struct occ_opt *row, void *conf)
@@ -149,23 +81,22 @@ static int wrong_type(const struct occ_opt *row, const cJSON *v, const char *whe
 
 static int is_whole(const cJSON *v)
 {
-	return cJSON_IsNumber(v) && floor(v->valuedouble) == v->valuedouble &&
-	       fabs(v->valuedouble) <= 9007199254740992.0;
+	return cJSON_IsNumber(v) && floor(v->valuedouble) == v->valuedouble;
 }
 
+/* Whole numbers end where a double no longer holds each of them. */
 static int check_range(const struct occ_opt *row, double x, const char *where, struct occ_err *e)
 {
-	if (!isfinite(x))
-		return occ_fail(e, OCC_E_CONFIG, "%s%s: the number is too large", where, row->key);
-	if (row->lo <= row->hi && (x < row->lo || x > row->hi)) {
-		if (row->hi >= 1e15)
-			return occ_fail(e, OCC_E_CONFIG,
-					"%s%s: %.15g is out of range: at least %.15g", where,
-					row->key, x, row->lo);
-		return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: %.15g to %.15g",
-				where, row->key, x, row->lo, row->hi);
-	}
-	return 0;
+	int whole = row->type == OCC_OPT_INT || row->type == OCC_OPT_INTS, any = row->lo > row->hi;
+	double exact = whole ? 9007199254740991.0 : HUGE_VAL;
+	double lo = any ? -exact : row->lo, hi = any || row->hi > exact ? exact : row->hi;
+	if (x >= lo && x <= hi)
+		return 0;
+	if (x < lo && hi >= 1e15)
+		return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: at least %.15g",
+				where, row->key, x, lo);
+	return occ_fail(e, OCC_E_CONFIG, "%s%s: %.15g is out of range: %.15g to %.15g", where,
+			row->key, x, lo, hi);
 }
 
 static int check_choice(const struct occ_opt *row, const char *s, const char *where,
@@ -232,7 +163,7 @@ static int store_stages(const struct occ_opt *row, void *conf, const cJSON *v, c
 		*f = -1;
 		return 0;
 	}
-	if (!cJSON_IsNumber(v) || !(x > 0) || (x >= 1 && !is_whole(v)))
+	if (!cJSON_IsNumber(v) || !(x > 0) || (x >= 1 && (!is_whole(v) || x > 1e9)))
 		return wrong_type(row, v, where, e);
 	*f = x;
 	return 0;
@@ -288,8 +219,8 @@ void occ_opts_defaults(const struct occ_opts *o, void *conf)
 {
 	for (int i = 0; i < o->n; i++) {
 		struct occ_err e = {0};
-		size_t at;
-		cJSON *v = occ_opts_json_parse(o->rows[i].def, &at);
+		struct occ_json_fault fault;
+		cJSON *v = occ_opts_json_parse(o->rows[i].def, &fault);
 		occ_check(v && !occ_opts_store(&o->rows[i], conf, v, "default of ", &e), "%s: %s",
 			  o->rows[i].key, e.text);
 		cJSON_Delete(v);
@@ -306,7 +237,7 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 {
 	char key[128];
 	const char *equals = strchr(assignment, '=');
-	size_t n = equals ? (size_t)(equals - assignment) : 0, at;
+	size_t n = equals ? (size_t)(equals - assignment) : 0;
 	if (!equals || n == 0 || n >= sizeof(key))
 		return occ_fail(e, OCC_E_CONFIG, "--set %.200s: the form is section.key=value",
 				assignment);
@@ -320,12 +251,18 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 				key, occ_opts_nearest(o, key));
 	if (!occ_opts_is_utf8(equals + 1)) /* it could not be printed as JSON */
 		return occ_fail(e, OCC_E_CONFIG, "--set: %s: not UTF-8", key);
-	cJSON *v = occ_opts_json_parse(equals + 1, &at);
+	struct occ_json_fault fault;
+	cJSON *v = occ_opts_json_parse(equals + 1, &fault);
 	int word = (row->type == OCC_OPT_STRING || row->type == OCC_OPT_STAGES) && equals[1] != '"';
 	if (word && (!v || (row->type == OCC_OPT_STRING && !cJSON_IsString(v)))) {
 		cJSON_Delete(v); /* a bare word; for strings also one that looks like a number */
 		v = cJSON_CreateString(equals + 1);
 	}
+	if (!v && row->type == OCC_OPT_STRINGS)
+		return occ_fail(e, OCC_E_CONFIG,
+				"--set: %s: a list of strings is needed, as JSON, not %.200s; "
+				"one file is %s=[\"a.txt\"]",
+				key, equals + 1, key);
 	if (!v)
 		return occ_fail(e, OCC_E_CONFIG, "--set: %s: %s is needed, as JSON, not %.200s",
 				key, type_name[row->type], equals + 1);

@@ -47,7 +47,8 @@ struct occ_opts {
 
 /* All fields from the defaults. `conf` is then released by occ_opts_release. */
 void occ_opts_defaults(const struct occ_opts *o, void *conf);
-/* Sets fields from JSON text; `file` only names it in messages. Returns 0 or -1. */
+/* Sets fields from JSON text; `file` only names it in messages. Returns 0 or -1; after a refusal
+ * each field holds its old or its new value, and the struct is released as ever. */
 int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const char *file,
 		   struct occ_err *e);
 int occ_opts_load(const struct occ_opts *o, void *conf, const char *path, struct occ_err *e);

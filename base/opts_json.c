@@ -1,21 +1,27 @@
-/* Reading JSON strictly: the grammar is checked here byte by byte, then cJSON builds the tree, then
- * each member must be a row of the table. */
-#include <errno.h>
+/* JSON, strictly: the grammar is checked here byte by byte, then cJSON builds the tree. cJSON alone
+ * takes much that RFC 8259 does not (trailing text, lone surrogates, control characters, 1e400).
+ * What keys mean is not known here. */
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "base/mem.h"
 #include "base/opts_internal.h"
 
-enum { MAX_DEPTH = 32, MAX_FILE = 1 << 20 };
+enum { MAX_DEPTH = 32, MAX_DIGITS = 60 }; /* cJSON reads 63 characters of a number */
 
 /* A cursor over the text; each check moves it or leaves it at the fault. */
 struct cursor {
 	const unsigned char *p;
 	int depth;
+	const char *why; /* of the fault, where more can be said than that it is one */
 };
+
+static int fault(struct cursor *c, const char *why)
+{
+	c->why = why;
+	return 0;
+}
 
 static int value(struct cursor *c);
 
@@ -85,14 +91,18 @@ static int escape(struct cursor *c)
 		return 1;
 	}
 	int v = *c->p == 'u' ? hex4(c->p + 1) : -1;
-	if (v <= 0 || (v >= 0xdc00 && v <= 0xdfff))
-		return 0;
+	if (v == 0)
+		return fault(c, "\\u0000 cannot stand in a string");
+	if (v < 0)
+		return *c->p ? fault(c, "no such escape") : 0;
+	if (v >= 0xdc00 && v <= 0xdfff)
+		return fault(c, "half a surrogate pair");
 	c->p += 5;
 	if (v < 0xd800 || v > 0xdbff)
 		return 1;
 	int low = c->p[0] == '\\' && c->p[1] == 'u' ? hex4(c->p + 2) : -1;
 	if (low < 0xdc00 || low > 0xdfff)
-		return 0;
+		return fault(c, "half a surrogate pair");
 	c->p += 6;
 	return 1;
 }
@@ -110,8 +120,10 @@ static int string(struct cursor *c)
 				return 0;
 		} else if (n) {
 			c->p += n;
+		} else if (*c->p) {
+			return fault(c, *c->p < 0x20 ? "a control character" : "not UTF-8");
 		} else {
-			return 0; /* control character, end of text, or not UTF-8 */
+			return 0;
 		}
 	}
 	c->p++;
@@ -132,29 +144,30 @@ static int number(struct cursor *c)
 	if (*c->p == '-')
 		c->p++;
 	if (*c->p == '0' && c->p[1] >= '0' && c->p[1] <= '9')
-		return 0;
+		return fault(c, "a number that begins with 0");
 	if (!digits(c))
 		return 0;
 	if (*c->p == '.' && (c->p++, !digits(c)))
-		return 0;
+		return fault(c, "a digit is missing");
 	if (*c->p == 'e' || *c->p == 'E') {
 		c->p++;
 		if (*c->p == '+' || *c->p == '-')
 			c->p++;
 		if (!digits(c))
-			return 0;
+			return fault(c, "a digit is missing");
 	}
-	if (c->p - from > 60 || !isfinite(strtod((const char *)from, NULL))) {
-		c->p = from;
-		return 0;
-	}
-	return 1;
+	if (c->p - from <= MAX_DIGITS && isfinite(strtod((const char *)from, NULL)))
+		return 1;
+	const char *why = c->p - from > MAX_DIGITS ? "a number of more than 60 characters"
+						   : "a number too large";
+	c->p = from;
+	return fault(c, why);
 }
 
 static int word(struct cursor *c, const char *w)
 {
 	size_t n = strlen(w);
-	if (strncmp((const char *)c->p, w, n))
+	if (strncmp((const char *)c->p, w, n) != 0)
 		return 0;
 	c->p += n;
 	return 1;
@@ -191,7 +204,7 @@ static int value(struct cursor *c)
 	if (*c->p == '{' || *c->p == '[') {
 		int named = *c->p == '{';
 		if (++c->depth > MAX_DEPTH)
-			return 0;
+			return fault(c, "nested too deeply");
 		c->p++;
 		int ok = members(c, named, named ? '}' : ']');
 		c->depth--;
@@ -202,41 +215,56 @@ static int value(struct cursor *c)
 	return word(c, "true") || word(c, "false") || word(c, "null") || number(c);
 }
 
-cJSON *occ_opts_json_parse(const char *text, size_t *at)
+/* What stands at a fault that the grammar has no words for; "" if nothing more can be said. */
+static const char *guess(const char *text, const char *p)
 {
-	struct cursor c = {(const unsigned char *)text, 0};
+	const char *before = p;
+	while (before > text && strchr(" \t\r\n", before[-1]))
+		before--;
+	if (!*p)
+		return "the text ends here";
+	if (!strncmp(p, "\xef\xbb\xbf", 3))
+		return "a byte order mark";
+	if (*p == '/' || *p == '#')
+		return "JSON has no comments";
+	if (*p == '\'')
+		return "strings stand in double quotes";
+	if (isalpha((unsigned char)*p))
+		return "a word without quotes";
+	if ((*p == '}' || *p == ']') && before > text && before[-1] == ',')
+		return "the comma before it is one too many";
+	return "";
+}
+
+cJSON *occ_opts_json_parse(const char *text, struct occ_json_fault *fault_at)
+{
+	struct cursor c = {(const unsigned char *)text, 0, NULL};
 	int ok = value(&c);
 	if (ok)
 		space(&c);
-	*at = (size_t)((const char *)c.p - text);
-	return ok && !*c.p ? cJSON_Parse(text) : NULL;
-}
-
-static int line_of(const char *text, size_t at)
-{
-	int line = 1;
-	for (size_t i = 0; i < at && text[i]; i++)
-		line += text[i] == '\n';
-	return line;
+	const char *end = (const char *)c.p;
+	if (ok && !*end)
+		return cJSON_Parse(text);
+	*fault_at = (struct occ_json_fault){(size_t)(end - text), c.why ? c.why : guess(text, end)};
+	return NULL;
 }
 
 /* Skips a valid value; gives the end. */
 static const char *skip_value(const char *p)
 {
-	struct cursor c = {(const unsigned char *)p, 0};
+	struct cursor c = {(const unsigned char *)p, 0, NULL};
 	value(&c);
 	return (const char *)c.p;
 }
 
-/* Start of member `want` (counted from 0) of the object at p, to find its line. */
-static const char *member_at(const char *p, int want)
+const char *occ_opts_json_member(const char *object, int i)
 {
-	struct cursor c = {(const unsigned char *)p, 0};
+	struct cursor c = {(const unsigned char *)object, 0, NULL};
 	space(&c);
 	c.p++;
-	for (;; want--) {
+	for (;; i--) {
 		space(&c);
-		if (want == 0)
+		if (i == 0)
 			return (const char *)c.p;
 		string(&c);
 		space(&c);
@@ -246,128 +274,12 @@ static const char *member_at(const char *p, int want)
 	}
 }
 
-/* The value of a member, given where its name starts. */
-static const char *member_value(const char *name)
+const char *occ_opts_json_value(const char *member)
 {
-	struct cursor c = {(const unsigned char *)name, 0};
+	struct cursor c = {(const unsigned char *)member, 0, NULL};
 	string(&c);
 	space(&c);
 	c.p++;
 	space(&c);
 	return (const char *)c.p;
-}
-
-struct source {
-	const struct occ_opts *opts;
-	void *conf;
-	const char *text, *file;
-};
-
-static int read_object(const struct source *s, const cJSON *object, const char *at,
-		       const char *prefix, struct occ_err *e);
-
-/* A key that is no row and no section. An object was meant as a section. */
-static int refuse_key(const struct source *s, const cJSON *m, const char *where, const char *path,
-		      struct occ_err *e)
-{
-	char near[128];
-	if (cJSON_IsObject(m))
-		occ_opts_nearest_section(s->opts, path, near, sizeof(near));
-	else
-		snprintf(near, sizeof(near), "%s", occ_opts_nearest(s->opts, path));
-	return occ_fail(e, OCC_E_CONFIG, "%sunknown key \"%.200s\"; did you mean \"%s\"?", where,
-			path, near);
-}
-
-static int read_member(const struct source *s, const cJSON *m, const char *name, const char *path,
-		       struct occ_err *e)
-{
-	char where[320];
-	int line = line_of(s->text, (size_t)(name - s->text));
-	const struct occ_opt *row = occ_opts_find(s->opts, path);
-	snprintf(where, sizeof(where), "%.280s:%d: ", s->file, line);
-	if (strchr(m->string, '.') && (row || occ_opts_is_section(s->opts, path)))
-		return occ_fail(e, OCC_E_CONFIG,
-				"%s\"%s\": a section is an object of its own: {\"model\": "
-				"{\"layers\": 12}}",
-				where, path);
-	if (row)
-		return occ_opts_store(row, s->conf, m, where, e);
-	if (!occ_opts_is_section(s->opts, path))
-		return refuse_key(s, m, where, path, e);
-	if (!cJSON_IsObject(m))
-		return occ_fail(e, OCC_E_CONFIG, "%s%s: this is a section; an object is needed",
-				where, path);
-	return read_object(s, m, member_value(name), path, e);
-}
-
-static int read_object(const struct source *s, const cJSON *object, const char *at,
-		       const char *prefix, struct occ_err *e)
-{
-	int i = 0;
-	const cJSON *m;
-	cJSON_ArrayForEach(m, object)
-	{
-		char path[256];
-		const char *name = member_at(at, i++);
-		snprintf(path, sizeof(path), "%s%s%.200s", prefix, *prefix ? "." : "", m->string);
-		for (const cJSON *k = object->child; k != m; k = k->next)
-			if (!strcmp(k->string, m->string))
-				return occ_fail(e, OCC_E_CONFIG, "%.280s:%d: duplicate key \"%s\"",
-						s->file, line_of(s->text, (size_t)(name - s->text)),
-						path);
-		if (read_member(s, m, name, path, e))
-			return -1;
-	}
-	return 0;
-}
-
-int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const char *file,
-		   struct occ_err *e)
-{
-	struct source s = {o, conf, text, file};
-	size_t at;
-	cJSON *tree = occ_opts_json_parse(text, &at);
-	if (!tree) {
-		size_t from = at;
-		while (from > 0 && text[from - 1] != '\n')
-			from--;
-		return occ_fail(e, OCC_E_CONFIG, "%s:%d: not valid JSON at column %zu%s", file,
-				line_of(text, at), at - from + 1,
-				text[at] ? "" : " (the text ends here)");
-	}
-	int bad = cJSON_IsObject(tree)
-			  ? read_object(&s, tree, text, "", e)
-			  : occ_fail(e, OCC_E_CONFIG,
-				     "%s:1: an object is needed: {\"model\": {...}, ...}", file);
-	cJSON_Delete(tree);
-	return bad;
-}
-
-int occ_opts_load(const struct occ_opts *o, void *conf, const char *path, struct occ_err *e)
-{
-	struct stat st;
-	FILE *f = fopen(path, "rb");
-	if (!f || fstat(fileno(f), &st) || S_ISDIR(st.st_mode)) {
-		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path,
-			 f ? "Is a directory" : strerror(errno));
-		if (f)
-			fclose(f);
-		return -1;
-	}
-	char *text = occ_alloc(MAX_FILE + 2, 1);
-	size_t n = fread(text, 1, MAX_FILE + 1, f);
-	int bad = ferror(f);
-	fclose(f);
-	if (bad)
-		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path, strerror(errno));
-	else if (n > MAX_FILE)
-		bad = occ_fail(e, OCC_E_CONFIG, "%s: larger than 1 MiB: not a configuration", path);
-	else if (strlen(text) != n)
-		bad = occ_fail(e, OCC_E_CONFIG, "%s:%d: a NUL byte: not JSON", path,
-			       line_of(text, n));
-	else
-		bad = occ_opts_parse(o, conf, text, path, e);
-	occ_free(text);
-	return bad ? -1 : 0;
 }

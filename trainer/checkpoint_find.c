@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "trainer/checkpoint.h"
 #include "trainer/manifest.h"
@@ -46,14 +47,6 @@ static void verify(const struct find *f, const char *path, struct occ_err *e)
 	occ_manifest_release(&m);
 }
 
-static void note(const char *path, const struct occ_err *why)
-{
-	struct occ_err line = {0};
-	occ_fail(&line, why->code, "%.400s: passed over, as it is not complete: %.500s", path,
-		 why->text);
-	occ_err_print(&line);
-}
-
 /* Collective. The newest good one of the n names that rank 0 has; path "" if none is. */
 static void pick(const struct find *f, const char *dir, const struct occ_ckpt_name *at, int n,
 		 char path[MAX_PATH])
@@ -72,7 +65,8 @@ static void pick(const struct find *f, const char *dir, const struct occ_ckpt_na
 		if (occ_ckpt_agree(f->world, &why) == 0)
 			return;
 		if (rank(f) == 0)
-			note(path, &why);
+			occ_log(OCC_LOG_ERROR, "%.400s: passed over, as it is not complete: %.450s",
+				path, why.text);
 	}
 	path[0] = 0;
 }

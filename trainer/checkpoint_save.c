@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "trainer/checkpoint.h"
 #include "trainer/files.h"
@@ -148,12 +149,9 @@ static void discard(const struct save *v, struct occ_ckpt_name name)
 	char *from = occ_ckpt_path(v->dir, name);
 	name.kind = OCC_CKPT_TMP;
 	char *to = occ_ckpt_path(v->dir, name);
-	if (rename(from, to) || occ_dir_remove(to)) {
-		struct occ_err note = {0};
-		occ_fail(&note, OCC_E_CKPT, "%s: cannot remove this old checkpoint: %s", from,
-			 strerror(errno));
-		occ_err_print(&note);
-	}
+	if (rename(from, to) || occ_dir_remove(to))
+		occ_log(OCC_LOG_ERROR, "%.700s: cannot remove this old checkpoint: %s", from,
+			strerror(errno));
 	occ_free(from);
 	occ_free(to);
 }

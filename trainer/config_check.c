@@ -7,10 +7,24 @@
 
 #define LL(x) ((long long)(x))
 
+/* Far above any machine and far below where a size in bytes would overflow. */
+#define MOST_PARAMETERS 0x1p50
+#define MOST_ACTIVATIONS 0x1p46
+
+/* In doubles, which do not wrap: about as many as there will be, padding of the vocabulary
+ * included. */
+static double parameters(const struct occ_config *c)
+{
+	const struct occ_config_model *m = &c->model;
+	double h = (double)m->hidden,
+	       padding = (double)m->vocab_multiple * (double)c->parallel.tensor;
+	double rows = (double)m->vocab_size + padding + (double)m->seq_len;
+	return 12 * (double)m->layers * h * h + rows * h;
+}
+
 static int check_shape(struct occ_config *c, struct occ_err *e)
 {
 	const struct occ_config_model *m = &c->model;
-	int64_t parameters;
 	if (m->hidden % m->heads)
 		return occ_fail(e, OCC_E_CONFIG,
 				"model.hidden %lld is not divisible by model.heads %lld",
@@ -29,19 +43,18 @@ static int check_shape(struct occ_config *c, struct occ_err *e)
 				"model.layers %lld is less than parallel.pipeline %lld: each stage "
 				"needs one",
 				LL(m->layers), LL(c->parallel.pipeline));
-	if (__builtin_mul_overflow(m->hidden * m->hidden * 12, m->layers, &parameters) ||
-	    parameters > (int64_t)1 << 50)
-		return occ_fail(e, OCC_E_CONFIG,
-				"model.layers %lld x model.hidden %lld: the model is too large",
-				LL(m->layers), LL(m->hidden));
+	if (parameters(c) > MOST_PARAMETERS)
+		return occ_fail(
+			e, OCC_E_CONFIG,
+			"model.layers %lld, model.hidden %lld, model.vocab_size %lld padded to a "
+			"multiple of %lld x %lld: the model is too large, %.3g parameters",
+			LL(m->layers), LL(m->hidden), LL(m->vocab_size), LL(m->vocab_multiple),
+			LL(c->parallel.tensor), parameters(c));
 	return 0;
 }
 
 static int check_ranks(struct occ_config *c, int ranks, struct occ_err *e)
 {
-	if (c->parallel.tensor * c->parallel.pipeline > 1 << 24 || c->parallel.data > 1 << 24)
-		return occ_fail(e, OCC_E_CONFIG,
-				"parallel.tensor x parallel.pipeline: too many ranks");
 	struct occ_layout l = {(int)c->parallel.tensor, (int)c->parallel.pipeline,
 			       (int)c->parallel.data};
 	if (occ_layout_fit(&l, ranks, e))
@@ -52,7 +65,7 @@ static int check_ranks(struct occ_config *c, int ranks, struct occ_err *e)
 
 static int check_batch(struct occ_config *c, struct occ_err *e)
 {
-	int64_t unit = c->batch.micro * c->parallel.data, tokens;
+	int64_t unit = c->batch.micro * c->parallel.data;
 	if (c->batch.global % unit) {
 		int64_t below = c->batch.global / unit * unit;
 		int64_t near =
@@ -63,12 +76,24 @@ static int check_batch(struct occ_config *c, struct occ_err *e)
 			"the nearest that is: %lld",
 			LL(c->batch.global), LL(c->batch.micro), LL(c->parallel.data), LL(near));
 	}
-	if (__builtin_mul_overflow(c->batch.micro * c->model.seq_len, c->model.hidden * 64,
-				   &tokens) ||
-	    tokens > (int64_t)1 << 46)
+	double tokens = (double)c->batch.micro * (double)c->model.seq_len;
+	if (tokens * (double)c->model.hidden * 64 > MOST_ACTIVATIONS)
 		return occ_fail(e, OCC_E_CONFIG,
 				"batch.micro %lld x model.seq_len %lld: a micro-batch is too large",
 				LL(c->batch.micro), LL(c->model.seq_len));
+	return 0;
+}
+
+/* Positions in the data are counted in int64_t. */
+static int check_length(struct occ_config *c, struct occ_err *e)
+{
+	int64_t tokens = c->batch.global * c->model.seq_len; /* both are at most 2^24 */
+	if (c->train.iters > INT64_MAX / tokens)
+		return occ_fail(e, OCC_E_CONFIG,
+				"train.iters %lld x batch.global %lld x model.seq_len %lld: more "
+				"tokens than can be counted; at most %lld steps",
+				LL(c->train.iters), LL(c->batch.global), LL(c->model.seq_len),
+				LL(INT64_MAX / tokens));
 	return 0;
 }
 
@@ -134,7 +159,7 @@ static int check_compress(struct occ_config *c, struct occ_err *e)
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e)
 {
 	if (check_shape(c, e) || check_ranks(c, ranks, e) || check_batch(c, e) ||
-	    check_files(c, e) || check_compress(c, e) || check_built(c, e))
+	    check_length(c, e) || check_files(c, e) || check_compress(c, e) || check_built(c, e))
 		return -1;
 	if (c->optimizer.decay_iters == 0)
 		c->optimizer.decay_iters = c->train.iters;

@@ -8,8 +8,8 @@
 /* 1 in the process that speaks for a job whose ranks have not met (rank 0, or no launcher at all).
  */
 int occ_launch_speaks(void);
-/* A refusal that every such process has found for itself: one speaks, the others stay a moment, because
- * launchers kill all ranks when the first one fails. Returns the exit code. */
+/* A refusal that every such process has found for itself: one speaks, the others stay a moment,
+ * because launchers kill all ranks when the first one fails. Returns the exit code. */
 int occ_launch_refuse(const struct occ_err *e);
 
 /* Runs body(world, args) on every rank of this process and returns the exit code. Reads only

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "trainer/weights_io.h"
 
@@ -63,6 +64,9 @@ static void say_place(const struct occ_topo *t)
 {
 	char host[64] = "", text[128];
 	gethostname(host, sizeof(host) - 1);
+	occ_log_rank(t->world->rank);
+	occ_log(OCC_LOG_DEBUG, "dp %d pp %d tp %d on node %d, host %s, transport %s", t->place.dp,
+		t->place.pp, t->place.tp, t->node_of[t->world->rank], host, t->world->ops->name);
 	if (t->world->size == 1)
 		return;
 	snprintf(text, sizeof(text), "rank %d (dp %d pp %d tp %d) host %s", t->world->rank,
@@ -123,6 +127,10 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	int bad = occ_ckpt_find(r->world, c->checkpoint.dir, c->checkpoint.resume, r->resumed, e);
 	if (bad)
 		return -1;
+	occ_log(OCC_LOG_INFO, "weights from %.700s",
+		r->resumed[0]     ? r->resumed
+		: c->init_load[0] ? c->init_load
+				  : "train.seed");
 	s.master = occ_alloc(n, sizeof(float));
 	if (r->resumed[0]) {
 		s.m = train ? occ_alloc(n, sizeof(float)) : NULL;
@@ -197,6 +205,9 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	occ_run_shape(c, l.tensor, &r->shape);
 	r->nmicro = c->batch.global / (c->batch.micro * c->parallel.data);
 	open_model(r, train);
+	occ_log(OCC_LOG_DEBUG, "layers %lld to %lld, %lld weights, device %s with %d threads",
+		(long long)r->gpt.first_layer, (long long)(r->gpt.first_layer + r->gpt.nlayers - 1),
+		(long long)r->gpt.weights.size, r->dev->ops->name, r->dev->threads);
 	fill_weights(r, train, &e);
 	return occ_agree(world, &e);
 }

@@ -1,4 +1,5 @@
 /* What must hold between keys: each rule on both sides of its edge, and what the check resolves. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -28,6 +29,12 @@ static const struct {
 	 "the model is too large"},
 	{1, "model.hidden=1048576 model.heads=4096 model.layers=85", 0, ""},
 	{1, "model.hidden=1048576 model.heads=4096 model.layers=86", 2, "the model is too large"},
+	{1, "model.hidden=1048576 model.heads=4096 model.layers=1 model.vocab_size=268435456", 0,
+	 ""},
+	{4096,
+	 "model.hidden=1048576 model.heads=4096 model.layers=1 model.vocab_multiple=1048576 "
+	 "parallel.tensor=4096",
+	 2, "a multiple of 1048576 x 4096: the model is too large"},
 	/* tensor and pipeline */
 	{4, "parallel.tensor=4", 0, ""},
 	{12, "parallel.tensor=12", 0, ""},
@@ -71,6 +78,10 @@ static const struct {
 	{1, "batch.micro=1048576 batch.global=1048576 model.seq_len=16777216", 2,
 	 "a micro-batch is too large"},
 	{1, "batch.global=16777216", 0, ""},
+	/* length */
+	{1, "train.iters=1125899906842623", 0, ""},
+	{1, "train.iters=1125899906842624", 2, "at most 1125899906842623 steps"},
+	{1, "train.iters=9000000000000000 batch.global=1 model.seq_len=1", 0, ""},
 	/* files */
 	{1, "checkpoint.every=1", 2, "checkpoint.every 1 needs checkpoint.dir"},
 	{1, "checkpoint.every=1 checkpoint.dir=d", 0, ""},
@@ -198,8 +209,27 @@ static void test_resolved(void)
 	occ_config_release(&c);
 }
 
+/* docs/config.md is what the table gives (make docs). */
+static void test_page(void)
+{
+	char *page = NULL;
+	size_t size, n = 0;
+	FILE *made = open_memstream(&page, &size), *kept = fopen("docs/config.md", "rb");
+	occ_opts_markdown(&occ_config_opts, made);
+	fclose(made);
+	char *text = occ_alloc(size + 2, 1);
+	if (kept) {
+		n = fread(text, 1, size + 1, kept);
+		fclose(kept);
+	}
+	CHECK(n == size && !memcmp(text, page, size), "docs/config.md is old: make docs");
+	occ_free(text);
+	free(page);
+}
+
 int main(void)
 {
+	test_page();
 	test_rows();
 	test_unbuilt();
 	test_resolved();

@@ -31,28 +31,29 @@ static const struct {
 	{" \n\n", "t.json:3: not valid JSON at column 1 (the text ends here)"},
 	{"{", "t.json:1: not valid JSON at column 2 (the text ends here)"},
 	{"{}}", "t.json:1: not valid JSON at column 3"},
-	{"{} x", "t.json:1: not valid JSON at column 4"},
+	{"{} x", "t.json:1: not valid JSON at column 4 (a word without quotes)"},
 	{"{}\n{}", "t.json:2: not valid JSON at column 1"},
-	{"{\n\"model\": {\n\"layers\": 2,\n}}", "t.json:4: not valid JSON at column 1"},
+	{"{\n\"model\": {\n\"layers\": 2,\n}}",
+	 "t.json:4: not valid JSON at column 1 (the comma before it is one too many)"},
 	{"{\n\"model\": {\n\"layers\" 2}}", "t.json:3: not valid JSON"},
 	{"{,}", SYNTAX},
 	{"{\"model\": {}, }", SYNTAX},
 	{"{\"model\": {} \"train\": {}}", SYNTAX},
-	{"{model: {}}", "t.json:1: not valid JSON at column 2"},
-	{"{'model': {}}", "t.json:1: not valid JSON at column 2"},
+	{"{model: {}}", "t.json:1: not valid JSON at column 2 (a word without quotes)"},
+	{"{'model': {}}", "not valid JSON at column 2 (strings stand in double quotes)"},
 	{"{\"model\": {\"layers\": 2]}", SYNTAX},
 	{"{\"data\": {\"train\": [\"a\",]}}", SYNTAX},
 	{"{\"data\": {\"train\": [,\"a\"]}}", SYNTAX},
 	{"{\"data\": {\"train\": [\"a\"", "the text ends here"},
-	{"// a comment\n{}", "t.json:1: not valid JSON at column 1"},
+	{"// a comment\n{}", "t.json:1: not valid JSON at column 1 (JSON has no comments)"},
 	{"{} # a comment", "t.json:1: not valid JSON at column 4"},
 	{"{ /* a comment */ }", "t.json:1: not valid JSON at column 3"},
-	{"\xef\xbb\xbf{}", "t.json:1: not valid JSON at column 1"},
+	{"\xef\xbb\xbf{}", "t.json:1: not valid JSON at column 1 (a byte order mark)"},
 	{"\f{}", "t.json:1: not valid JSON at column 1"},
 	/* numbers */
-	{IN("model", "\"layers\": 01"), SYNTAX},
+	{IN("model", "\"layers\": 01"), "column 22 (a number that begins with 0)"},
 	{IN("model", "\"layers\": +1"), SYNTAX},
-	{IN("model", "\"layers\": 1."), SYNTAX},
+	{IN("model", "\"layers\": 1."), "column 24 (a digit is missing)"},
 	{IN("model", "\"layers\": .5"), SYNTAX},
 	{IN("model", "\"layers\": 1e"), SYNTAX},
 	{IN("model", "\"layers\": 1e+"), SYNTAX},
@@ -60,24 +61,26 @@ static const struct {
 	{IN("model", "\"layers\": --1"), SYNTAX},
 	{IN("model", "\"layers\": NaN"), SYNTAX},
 	{IN("model", "\"layers\": Infinity"), SYNTAX},
-	{IN("optimizer", "\"lr\": 1e400"), SYNTAX},
+	{IN("optimizer", "\"lr\": 1e400"), "column 22 (a number too large)"},
+	{IN("optimizer", "\"lr\": 0.00000000000000000000000000000000000000000000000000000000001"),
+	 "(a number of more than 60 characters)"},
 	{IN("optimizer", "\"lr\": -1e400"), SYNTAX},
 	/* words and strings */
 	{IN("data", "\"shuffle\": True"), SYNTAX},
 	{IN("data", "\"shuffle\": truee"), SYNTAX},
 	{IN("log", "\"dir\": \"a"), "the text ends here"},
 	{IN("log", "\"dir\": \"a\nb\""), SYNTAX},
-	{IN("log", "\"dir\": \"a\tb\""), SYNTAX},
-	{IN("log", "\"dir\": \"a\\qb\""), SYNTAX},
+	{IN("log", "\"dir\": \"a\tb\""), "column 19 (a control character)"},
+	{IN("log", "\"dir\": \"a\\qb\""), "column 20 (no such escape)"},
 	{"{\"log\": {\"dir\": \"\\", "the text ends here"},
 	{IN("log", "\"dir\": \"\\u12"), SYNTAX},
 	{IN("log", "\"dir\": \"\\u12g4\""), SYNTAX},
-	{IN("log", "\"dir\": \"\\u0000\""), SYNTAX},
-	{IN("log", "\"dir\": \"a\\ud800\""), SYNTAX},
+	{IN("log", "\"dir\": \"\\u0000\""), "(\\u0000 cannot stand in a string)"},
+	{IN("log", "\"dir\": \"a\\ud800\""), "(half a surrogate pair)"},
 	{IN("log", "\"dir\": \"\\ud800\\u0041\""), SYNTAX},
 	{IN("log", "\"dir\": \"\\udc00\""), SYNTAX},
 	{IN("log", "\"dir\": \"\x80\""), SYNTAX},
-	{IN("log", "\"dir\": \"\xff\""), SYNTAX},
+	{IN("log", "\"dir\": \"\xff\""), "column 18 (not UTF-8)"},
 	{IN("log", "\"dir\": \"\xc0\xaf\""), SYNTAX}, /* overlong */
 	{IN("log", "\"dir\": \"\xe0\x80\xaf\""), SYNTAX},
 	{IN("log", "\"dir\": \"\xed\xa0\x80\""), SYNTAX},     /* a surrogate */
@@ -87,7 +90,7 @@ static const struct {
 	/* the top */
 	{"[]", "t.json:1: an object is needed"},
 	{"3", "t.json:1: an object is needed"},
-	{"null", "t.json:1: an object is needed"},
+	{"\n\nnull", "t.json:3: an object is needed"},
 	{"\"model\"", "t.json:1: an object is needed"},
 	/* duplicates */
 	{"{\"model\": {},\n\"model\": {}}", "t.json:2: duplicate key \"model\""},
@@ -134,7 +137,13 @@ static const struct {
 	{IN("model", "\"layers\": [2]"), "model.layers: a whole number is needed, not a list"},
 	{IN("model", "\"layers\": {\"x\": 2}"),
 	 "model.layers: a whole number is needed, not an object"},
-	{IN("train", "\"seed\": 1e300"), "train.seed: a whole number is needed, not 1e+300"},
+	{IN("train", "\"seed\": 1e300"), "train.seed: 1e+300 is out of range: 0 to 9e+15"},
+	{IN("train", "\"seed\": 9007199254740993"),
+	 "train.seed: 9.00719925474099e+15 is out of range"},
+	{IN("optimizer", "\"clip_grad\": 1e31"),
+	 "optimizer.clip_grad: 1e+31 is out of range: 0 to 1e+30"},
+	{IN("log", "\"trace_iters\": [1, 1e16]"),
+	 "log.trace_iters: 1e+16 is out of range: 1 to 9e+15"},
 	{IN("optimizer", "\"lr\": \"1e-3\""), "optimizer.lr: a number is needed, not a string"},
 	{IN("optimizer", "\"lr\": false"), "optimizer.lr: a number is needed, not true or false"},
 	{IN("data", "\"shuffle\": 1"), "data.shuffle: true or false is needed, not 1"},
@@ -160,6 +169,8 @@ static const struct {
 	{IN("compress", "\"data_parallel\": {\"stages\": 1.5}"),
 	 "compress.data_parallel.stages: \"all\""},
 	{IN("compress", "\"data_parallel\": {\"stages\": [1]}"),
+	 "compress.data_parallel.stages: \"all\""},
+	{IN("compress", "\"data_parallel\": {\"stages\": 1e300}"),
 	 "compress.data_parallel.stages: \"all\""},
 	{IN("compress", "\"data_parallel\": {\"feedback\": \"lazy\"}"),
 	 "compress.data_parallel.feedback: true or false is needed"},
@@ -333,7 +344,8 @@ static const struct {
 	{"optimizer.lr=0x1p-3", "--set: optimizer.lr: a number is needed"},
 	{"data.shuffle=yes", "--set: data.shuffle: true or false is needed, as JSON, not yes"},
 	{"data.shuffle=1", "--set: data.shuffle: true or false is needed, not 1"},
-	{"data.train=a.txt", "--set: data.train: a list of strings is needed, as JSON, not a.txt"},
+	{"data.train=a.txt", "--set: data.train: a list of strings is needed, as JSON, not a.txt; "
+			     "one file is data.train=[\"a.txt\"]"},
 	{"data.train=[a.txt]", "--set: data.train: a list of strings is needed, as JSON"},
 	{"data.train=[1]", "--set: data.train: a list of strings is needed, not 1"},
 	{"train.precision=fp8", "--set: train.precision: \"fp8\" is not one of fp32|bf16"},
@@ -510,8 +522,47 @@ static void test_table(void)
 	free(page);
 }
 
+/* Rows without a range: whole numbers end where a double no longer holds each of them. */
+static void test_unbounded(void)
+{
+	struct any {
+		int64_t whole;
+		double real;
+		struct occ_ints list;
+	} a = {0};
+	static const struct occ_opt rows[] = {
+		{"s.whole", OCC_OPT_INT, offsetof(struct any, whole), "7", 1, 0, NULL, "any"},
+		{"s.real", OCC_OPT_FLOAT, offsetof(struct any, real), "0", 1, 0, NULL, "any"},
+		{"s.list", OCC_OPT_INTS, offsetof(struct any, list), "[]", 1, 0, NULL, "any"},
+	};
+	static const struct {
+		const char *set;
+		int refused;
+	} words[] = {
+		{"s.whole=9007199254740991", 0},      {"s.whole=-9007199254740991", 0},
+		{"s.whole=9007199254740992", 1},      {"s.whole=9007199254740993", 1},
+		{"s.whole=-9007199254740993", 1},     {"s.whole=1e300", 1},
+		{"s.list=[9007199254740993]", 1},     {"s.list=[-9007199254740991]", 0},
+		{"s.real=1.7976931348623157e308", 0}, {"s.real=-1e300", 0},
+	};
+	const struct occ_opts table = {rows, 3};
+	occ_opts_defaults(&table, &a);
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		struct occ_err e = {0};
+		CHECK(occ_opts_set(&table, &a, words[i].set, &e) == -words[i].refused, "%s: '%s'",
+		      words[i].set, e.text);
+		CHECK(!words[i].refused || strstr(e.text, "is out of range"), "%s: '%s'",
+		      words[i].set, e.text);
+	}
+	CHECK(a.whole == -9007199254740991 && a.real == -1e300 && a.list.n == 1 &&
+		      a.list.at[0] == -9007199254740991,
+	      "%lld", (long long)a.whole);
+	occ_opts_release(&table, &a);
+}
+
 int main(void)
 {
+	test_unbounded();
 	test_refusals();
 	test_accepted();
 	test_depth();
