@@ -198,8 +198,10 @@ static int loop(struct loop *l)
 		if (last)
 			l->stopped = 0; /* nothing is left to stop */
 	}
-	/* iters 0, or resumed at the end: the weights as loaded are saved all the same */
-	if (!code && saves && !saved && !l->stopped && !r->resumed[0])
+	/* no step was to be done: what was loaded is saved all the same, iters 0 also in this
+	 * layout */
+	int fresh = !r->resumed[0] || c->train.iters == 0;
+	if (!code && saves && !saved && !l->stopped && fresh)
 		code = save(l);
 	return code;
 }

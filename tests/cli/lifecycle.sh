@@ -87,6 +87,11 @@ check "eval equals the run's last" awk -v a="$last" '{ exit !($2 - a < 1e-5 && a
 check "iters 0 loads and saves" train again 1 --set train.iters=0 --set init.load="$tmp/r1-1-1--a.safetensors"
 export_to again again
 check "in and out are the same bytes" cmp "$tmp/again.safetensors" "$tmp/r1-1-1--a.safetensors"
+cp -r "$tmp/r8-2-2--b" "$tmp/fewer"
+check "iters 0 after a resume" train fewer 1 --set train.iters=0
+check "saves in this layout" [ "$(find "$tmp"/fewer/step-00000012 -name 'shard-*' | wc -l)" = 1 ]
+export_to fewer fewer
+check "and the same weights" cmp "$tmp/fewer.safetensors" "$tmp/r8-2-2--b.safetensors"
 for i in 1 2; do
 	"$OCC_TRAIN" generate --config "$tmp/c.json" --set checkpoint.dir="$tmp/r8-2-2--a" --prompt "First " \
 		--tokens 40 --seed 7 --top-k 20 >"$tmp/gen$i"
