@@ -14,7 +14,7 @@ B    := build/$(ARCH)-mpi$(MPI)-$(BLAS)$(if $(SAN),-$(subst $(comma),+,$(SAN)))
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
 	-Wvla -Werror
 # libgomp is not instrumented: under the thread sanitizer its teams are left out, ranks as threads stay.
-OMP  := $(if $(findstring thread,$(SAN)),-Wno-unknown-pragmas -Wno-unused-parameter,-fopenmp)
+OMP  := $(if $(findstring thread,$(SAN)),-Wno-unknown-pragmas -Wno-unused-parameter -Wno-unused-variable,-fopenmp)
 OPT  := -O3 -march=$(ARCH) -g $(OMP) -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_ALL = -std=c11 $(WARN) $(OPT) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -O1) $(CFLAGS)
