@@ -51,6 +51,10 @@ RUN_TESTS = scripts/run-tests --build $B --bin $(BIN) $(if $(SAN),--san $(SAN))
 
 SUBMAKE = $(MAKE) -s --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
+ifeq ($(CUDA),1)
+$(error CUDA=1: the CUDA backend is not built yet)
+endif
+
 all: $(BIN) ## the program (CPU): ./occ-train
 
 $B/.needs: scripts/install-deps

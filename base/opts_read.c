@@ -1,6 +1,7 @@
 /* A configuration file into the table's fields: each member of the JSON text must be a row or a
  * section, once. cJSON's tree gives the values; the text is walked along with it, for the lines. */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -114,10 +115,14 @@ int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const
 static char *read_text(const char *path, struct occ_err *e)
 {
 	struct stat st;
-	FILE *f = fopen(path, "rb");
-	if (!f || fstat(fileno(f), &st) || S_ISDIR(st.st_mode)) {
-		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path,
-			 strerror(f ? EISDIR : errno));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
+	if (!f || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		const char *why = !f ? strerror(errno)
+				  : S_ISDIR(st.st_mode)
+					  ? strerror(EISDIR)
+					  : "not a regular file; it is read by every rank";
+		occ_fail(e, OCC_E_CONFIG, "%s: cannot be read: %s", path, why);
 		if (f)
 			fclose(f);
 		return NULL;

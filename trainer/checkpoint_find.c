@@ -1,8 +1,11 @@
 /* Which checkpoint a run begins with. Rank 0 alone reads directories, so that ranks on other
  * machines cannot see another newest one; verifying is shared out over the ranks. */
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -47,9 +50,29 @@ static void verify(const struct find *f, const char *path, struct occ_err *e)
 	occ_manifest_release(&m);
 }
 
+/* A file that is there but may not be read is not damage: going on from an older checkpoint would
+ * silently lose work. Collective; rank 0 looks. */
+static int barred(const struct find *f, const char *path)
+{
+	char file[MAX_PATH + 256];
+	DIR *d = rank(f) == 0 ? opendir(path) : NULL;
+	if (rank(f) == 0 && !d && errno != ENOENT)
+		occ_fail(f->e, OCC_E_CKPT, "%.500s: cannot be read: %s", path, strerror(errno));
+	for (struct dirent *x; d && (x = readdir(d));) {
+		snprintf(file, sizeof(file), "%s/%s", path, x->d_name);
+		if (access(file, R_OK) && errno != ENOENT)
+			occ_fail(f->e, OCC_E_CKPT, "%.500s: cannot be read: %s", file,
+				 strerror(errno));
+	}
+	if (d)
+		closedir(d);
+	bcast(f, f->e, sizeof(*f->e));
+	return f->e->code;
+}
+
 /* Collective. The newest good one of the n names that rank 0 has; path "" if none is. */
-static void pick(const struct find *f, const char *dir, const struct occ_ckpt_name *at, int n,
-		 char path[MAX_PATH])
+static int pick(const struct find *f, const char *dir, const struct occ_ckpt_name *at, int n,
+		char path[MAX_PATH])
 {
 	bcast(f, &n, sizeof(n));
 	for (int i = 0; i < n; i++) {
@@ -63,12 +86,15 @@ static void pick(const struct find *f, const char *dir, const struct occ_ckpt_na
 		bcast(f, path, MAX_PATH);
 		verify(f, path, &why);
 		if (occ_ckpt_agree(f->world, &why) == 0)
-			return;
+			return 0;
+		if (barred(f, path))
+			return -1;
 		if (rank(f) == 0)
 			occ_log(OCC_LOG_ERROR, "%.400s: passed over, as it is not complete: %.450s",
 				path, why.text);
 	}
 	path[0] = 0;
+	return 0;
 }
 
 /* Collective. */
@@ -83,9 +109,9 @@ static int newest(const struct find *f, const char *dir, char path[MAX_PATH])
 	for (int i = 0; i < n; i++)
 		if (at[i].kind != OCC_CKPT_TMP)
 			at[good++] = at[i];
-	pick(f, dir, at, good, path);
+	int bad = pick(f, dir, at, good, path);
 	occ_free(at);
-	return 0;
+	return bad;
 }
 
 /* Collective. A path that must hold a checkpoint. */

@@ -27,7 +27,7 @@ static void forward_batch(struct occ_run *r, int64_t batch, int64_t limit, struc
 	occ_exec_step(&r->exec, &r->eval_sched, stage);
 }
 
-int occ_run_eval(struct occ_run *r, double *loss, int64_t *tokens)
+int occ_run_eval(struct occ_run *r, int stoppable, double *loss, int64_t *tokens)
 {
 	const struct occ_config *c = &r->conf;
 	int64_t n = count_samples(r), stop = 0;
@@ -45,7 +45,7 @@ int occ_run_eval(struct occ_run *r, double *loss, int64_t *tokens)
 		forward_batch(r, i, n, &stage);
 		sum[0] += counts ? r->gpt.loss_sum : 0;
 		sum[1] += counts ? (double)r->gpt.loss_tokens : 0;
-		stop = occ_stop_wanted(0);
+		stop = stoppable && occ_stop_wanted(0);
 		occ_comm_max_int64(r->world, &stop, 1);
 	}
 	memcpy(r->topo.traffic, before, sizeof(before));
@@ -62,7 +62,7 @@ int occ_eval_main(struct occ_comm *world, void *args)
 	int64_t tokens;
 	int code = occ_run_open(&r, args, world, OCC_NEED_VALID);
 	if (!code) {
-		occ_run_eval(&r, &loss, &tokens);
+		occ_run_eval(&r, 0, &loss, &tokens);
 		if (world->rank == 0)
 			printf("loss %.6f  perplexity %.4f  (%lld tokens of data.valid)\n", loss,
 			       exp(loss), (long long)tokens);

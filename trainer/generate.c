@@ -58,8 +58,10 @@ static void put_token(struct occ_tokenizer *tok, int32_t id)
 {
 	size_t n;
 	const char *bytes = occ_tokenizer_bytes(tok, id, &n);
-	if (bytes) /* ids that the tokenizer does not know print nothing */
+	if (bytes)
 		fwrite(bytes, 1, n, stdout);
+	else /* the model has more ids than data.tokenizer: shown, not lost */
+		printf("<|%d|>", id);
 	fflush(stdout);
 }
 
@@ -82,7 +84,7 @@ static int64_t encode_prompt(struct occ_run *r, int32_t **ids, struct occ_err *e
 	return n;
 }
 
-static void generate(struct occ_run *r, const int32_t *prompt, int64_t n)
+static void generate(struct occ_run *r, const int32_t *prompt, int64_t n, struct occ_err *e)
 {
 	const struct occ_args *a = r->args;
 	int64_t vocab = r->shape.vocab, T = r->shape.seq_len;
@@ -102,6 +104,10 @@ static void generate(struct occ_run *r, const int32_t *prompt, int64_t n)
 	for (int64_t i = 0; i < a->tokens; i++, n++) {
 		int64_t from = n > T ? n - T : 0; /* the window slides */
 		occ_gpt_next(&r->gpt, ids + from, n - from, logits);
+		if (!isfinite(logits[likeliest(logits, vocab)])) {
+			occ_fail(e, OCC_E_NUMERIC, "the model's logits are not finite");
+			break;
+		}
 		ids[n] = sample(&s, logits, i);
 		put_token(r->tok, ids[n]);
 	}
@@ -128,7 +134,7 @@ int occ_generate_main(struct occ_comm *world, void *args)
 	if (!code) {
 		int64_t n = encode_prompt(&r, &prompt, &e);
 		if (n > 0)
-			generate(&r, prompt, n);
+			generate(&r, prompt, n, &e);
 		code = occ_agree(world, &e);
 	}
 	occ_free(prompt);

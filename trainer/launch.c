@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "trainer/config.h"
+#include "trainer/stop.h"
 
 enum transport { SELF, THREAD, MPI };
 
@@ -89,11 +90,14 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	enum transport t;
 	int ok = !occ_config_load(&c, a->config, a->sets, a->nsets, &ignored);
 	double timeout = ok ? c.train.timeout_s : 60;
+	int saves = ok && a->mode == OCC_TRAIN && c.checkpoint.dir[0];
 	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
 	occ_config_release(&c);
 	if (bad)
 		return occ_launch_refuse(&e);
 	wait_passively(argv);
+	if (saves) /* from here on a stop is heard, also while the ranks meet */
+		occ_stop_install();
 	if (t == THREAD)
 		return occ_comm_run_threads(a->ranks > 0 ? (int)a->ranks : 1, timeout, body,
 					    (void *)(uintptr_t)a);

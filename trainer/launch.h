@@ -13,9 +13,10 @@ int occ_launch_speaks(void);
 int occ_launch_refuse(const struct occ_err *e);
 
 /* Runs body(world, args) on every rank of this process and returns the exit code. Reads only
- * parallel.transport and train.timeout_s from the configuration; what is wrong with
- * the rest is the body's to agree on. Transport auto: --ranks N threads, else MPI under a launcher,
- * else one rank. May execute the program again, once, to make waiting OpenMP threads passive. */
+ * parallel.transport, train.timeout_s and checkpoint.dir (stop signals) from the configuration;
+ * what is wrong with the rest is the body's to agree on. Transport auto: --ranks N threads, else
+ * MPI under a launcher, else one rank. May execute the program again, once, to make waiting OpenMP
+ * threads passive. */
 int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *world, void *args),
 	       char **argv);
 

@@ -5,6 +5,7 @@
 #include "trainer/args.h"
 #include "trainer/launch.h"
 #include "trainer/run.h"
+#include "trainer/stop.h"
 #include "trainer/version.h"
 
 /* A mode runs on ranks (body) or in this process alone (alone). */
@@ -80,10 +81,16 @@ int main(int argc, char **argv)
 	struct occ_args a;
 	struct occ_err e = {0};
 	int code;
+	occ_process_guard();
 	if (occ_args_parse(&a, argc, argv, &e))
 		code = occ_launch_refuse(&e);
 	else
 		code = run(&a, argv);
 	occ_args_release(&a);
+	if ((fflush(stdout) || ferror(stdout)) && !code) {
+		occ_fail(&e, OCC_E_CKPT, "standard output cannot be written");
+		occ_err_print(&e);
+		code = e.code;
+	}
 	return code;
 }

@@ -193,21 +193,40 @@ static void board_step(const struct occ_metrics *m, const struct occ_step_report
 		occ_tensorboard_scalar(m->board, rows[i].tag, m->run->step, (float)rows[i].value);
 }
 
-static void say_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s)
+/* Percentage of all payload that did not have to be sent. */
+static double saved_percent(double sum[OCC_NKINDS][NFIELDS])
+{
+	double raw = 0, wire = 0;
+	for (int k = 0; k < OCC_NKINDS; k++) {
+		raw += sum[k][1];
+		wire += sum[k][2];
+	}
+	return raw > 0 ? 100 * (1 - wire / raw) : 0;
+}
+
+/* NaN without the sign that printf would show. */
+static double plain(double v)
+{
+	return isnan(v) ? (double)NAN : v;
+}
+
+static void say_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s,
+		     double saved)
 {
 	const struct occ_run *r = m->run;
 	int64_t left = r->conf.train.iters - r->step, done = r->step - m->started_step;
-	double eta = (occ_seconds() - m->started) / (double)done * (double)left;
+	long eta = lround((occ_seconds() - m->started) / (double)done * (double)left);
 	char bar[48] = "";
-	if (isatty(STDOUT_FILENO)) {
+	if (isatty(STDOUT_FILENO) &&
+	    strcmp(r->world->ops->name, "mpi")) { /* mpirun gives ranks a pty */
 		int full = (int)(20 * r->step / r->conf.train.iters);
 		snprintf(bar, sizeof(bar), " [%.*s%.*s]", full, "####################", 20 - full,
 			 "....................");
 	}
-	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved 0%%  eta "
-	       "%.0f:%02.0f%s\n",
-	       (long long)r->step, (long long)r->conf.train.iters, s->loss, s->grad_norm, s->lr,
-	       per_s, floor(eta / 60), fmod(eta, 60), bar);
+	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved %.0f%%  eta "
+	       "%ld:%02ld%s\n",
+	       (long long)r->step, (long long)r->conf.train.iters, plain(s->loss),
+	       plain(s->grad_norm), s->lr, per_s, saved, eta / 60, eta % 60, bar);
 	fflush(stdout);
 }
 
@@ -239,7 +258,7 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	cJSON_AddItemToObject(o, "comm", traffic_json(sum));
 	put_event(m, o);
 	board_step(m, s, per_s);
-	say_step(m, s, per_s);
+	say_step(m, s, per_s, saved_percent(sum));
 }
 
 void occ_metrics_pause(struct occ_metrics *m, double seconds)
@@ -262,7 +281,7 @@ void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens)
 	if (m->board)
 		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)loss);
 	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n",
-	       (long long)m->run->step, loss, exp(loss), (long long)tokens);
+	       (long long)m->run->step, plain(loss), plain(exp(loss)), (long long)tokens);
 	fflush(stdout);
 }
 

@@ -14,14 +14,12 @@ static int write_config(struct occ_run *r, struct occ_err *e)
 {
 	char path[4200];
 	snprintf(path, sizeof(path), "%s/config.json", r->conf.log.dir);
-	FILE *f = fopen(path, "w");
+	struct occ_file f;
 	char *text = occ_opts_json(&occ_config_opts, &r->conf);
-	int bad = !f || fputs(text, f) < 0;
-	if (f)
-		bad |= fclose(f) != 0;
+	int bad = occ_file_create(&f, path, (struct occ_io){.code = OCC_E_CKPT}, e) ||
+		  occ_file_write(&f, text, strlen(text), e) || occ_file_commit(&f, e);
 	occ_free(text);
-	return bad ? occ_fail(e, OCC_E_CKPT, "%s: cannot be written: %s", path, strerror(errno))
-		   : 0;
+	return bad ? -1 : 0;
 }
 
 /* Copies the lines of a resumed run that are not past its step. */

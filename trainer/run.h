@@ -47,8 +47,9 @@ void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, 
 		    int64_t limit);
 
 /* Collective. Mean token loss over the first eval.iters global batches of data.valid; sets *tokens.
- * Returns 1 if a stop was asked for meanwhile (the value is then of what was done). */
-int occ_run_eval(struct occ_run *r, double *loss, int64_t *tokens);
+ * Returns 1 if `stoppable` and a stop was asked for meanwhile (the value is then of what was done).
+ */
+int occ_run_eval(struct occ_run *r, int stoppable, double *loss, int64_t *tokens);
 
 /* Modes: the body of each rank. Return the exit code. */
 int occ_train_main(struct occ_comm *world, void *args);

@@ -1,11 +1,14 @@
 /* The training loop: read a batch, run the schedule, agree on loss and norm, update, report, save.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "trainer/files.h"
 #include "trainer/metrics.h"
 #include "trainer/run.h"
 #include "trainer/stop.h"
@@ -134,6 +137,22 @@ static void check_replicas(struct occ_run *r, const float *master)
 			  (long long)r->step);
 }
 
+/* Weights that are not finite would be the newest checkpoint, and every resumed run would fail. */
+static void check_finite(struct occ_run *r, const float *master, struct occ_err *e)
+{
+	for (int i = 0; i < r->gpt.weights.n; i++) {
+		const struct occ_weight *w = &r->gpt.weights.at[i];
+		float poison = 0;
+		for (int64_t k = 0; k < w->lrows * w->lcols; k++)
+			poison += master[w->at + k] * 0.0f;
+		if (poison != 0)
+			occ_fail(
+				e, OCC_E_NUMERIC,
+				"after step %lld: %s is not finite; no checkpoint of it is written",
+				(long long)r->step, w->name);
+	}
+}
+
 /* Collective. Returns the agreed code. */
 static int save(struct loop *l)
 {
@@ -154,9 +173,13 @@ static int save(struct loop *l)
 	};
 	occ_optim_get(&r->optim, s.master, s.m, s.v);
 	check_replicas(r, s.master);
-	occ_ckpt_save(r->conf.checkpoint.dir, r->conf.checkpoint.keep, &r->topo, &s, &e);
-	occ_free(flat);
+	check_finite(r, s.master, &e);
 	int code = occ_agree(r->world, &e);
+	if (!code) {
+		occ_ckpt_save(r->conf.checkpoint.dir, r->conf.checkpoint.keep, &r->topo, &s, &e);
+		code = occ_agree(r->world, &e);
+	}
+	occ_free(flat);
 	l->save_s = occ_seconds() - from;
 	if (!code)
 		occ_metrics_checkpoint(&l->metrics, l->save_s);
@@ -164,14 +187,41 @@ static int save(struct loop *l)
 	return code;
 }
 
-static void evaluate(struct loop *l)
+/* Collective. After the last step nothing is left to stop: the evaluation is then made in full. */
+static int evaluate(struct loop *l, int last)
 {
+	struct occ_run *r = &l->run;
+	struct occ_err e = {0};
 	double loss, from = occ_seconds();
 	int64_t tokens;
-	l->stopped |= occ_run_eval(&l->run, &loss, &tokens);
+	l->stopped |= occ_run_eval(r, !last, &loss, &tokens);
 	if (!l->stopped) /* of fewer batches than asked for, the value would mislead */
 		occ_metrics_eval(&l->metrics, loss, tokens);
 	occ_metrics_pause(&l->metrics, occ_seconds() - from);
+	if (!isfinite(loss) && !l->stopped)
+		occ_fail(&e, OCC_E_NUMERIC, "after step %lld: the validation loss is not finite",
+			 (long long)r->step);
+	return occ_agree(r->world, &e);
+}
+
+/* checkpoint.dir is tried before the first step: at the first save a run would be lost. Collective.
+ */
+static int check_dir(struct occ_run *r)
+{
+	const char *dir = r->conf.checkpoint.dir;
+	struct occ_err e = {0};
+	if (dir[0] && !occ_dir_make(dir, (struct occ_io){.code = OCC_E_CKPT}, &e) &&
+	    access(dir, W_OK | X_OK))
+		occ_fail(&e, OCC_E_CKPT, "checkpoint.dir %s: cannot be written: %s", dir,
+			 strerror(errno));
+	return occ_agree(r->world, &e);
+}
+
+/* 1 if the checkpoint that the run began with lies in checkpoint.dir. */
+static int is_home(const struct occ_run *r)
+{
+	const char *dir = r->conf.checkpoint.dir;
+	return r->resumed[0] && !strncmp(r->resumed, dir, strlen(dir));
 }
 
 static int due(int64_t step, int64_t every)
@@ -184,6 +234,9 @@ static int loop(struct loop *l)
 	struct occ_run *r = &l->run;
 	const struct occ_config *c = &r->conf;
 	int code = 0, saves = c->checkpoint.dir[0] != '\0', saved = 0;
+	if (r->step >= c->train.iters && r->world->rank == 0)
+		printf("nothing to train: step %lld of %lld is done\n", (long long)r->step,
+		       (long long)c->train.iters);
 	while (!code && !l->stopped && r->step < c->train.iters) {
 		struct verdict v = {0};
 		if ((code = step(l, &v)))
@@ -191,17 +244,19 @@ static int loop(struct loop *l)
 		l->stopped = v.stop;
 		int last = r->step == c->train.iters;
 		if (!l->stopped && c->data.valid.n && (due(r->step, c->eval.every) || last))
-			evaluate(l);
+			code = evaluate(l, last);
+		if (code)
+			break;
 		saved = saves && (l->stopped || last || due(r->step, c->checkpoint.every));
 		if (saved)
 			code = save(l);
 		if (last)
 			l->stopped = 0; /* nothing is left to stop */
 	}
-	/* no step was to be done: what was loaded is saved all the same, iters 0 also in this
-	 * layout */
-	int fresh = !r->resumed[0] || c->train.iters == 0;
-	if (!code && saves && !saved && !l->stopped && fresh)
+	/* no step was to be done: what was loaded is saved all the same; iters 0 also in this
+	 * layout where the directory has it already */
+	int wanted = !is_home(r) || c->train.iters == 0;
+	if (!code && saves && !saved && !l->stopped && wanted)
 		code = save(l);
 	return code;
 }
@@ -211,11 +266,11 @@ int occ_train_main(struct occ_comm *world, void *args)
 	struct loop l = {0};
 	int code = occ_run_open(&l.run, args, world, OCC_NEED_TRAIN | OCC_NEED_VALID);
 	if (!code)
+		code = check_dir(&l.run);
+	if (!code)
 		code = occ_metrics_open(&l.metrics, &l.run);
 	if (!code) {
 		occ_gpt_stage(&l.run.gpt, &l.stage);
-		if (l.run.conf.checkpoint.dir[0])
-			occ_stop_install();
 		code = loop(&l);
 		const char *why = code ? "failed" : l.stopped ? "stopped" : "finished";
 		occ_metrics_close(&l.metrics, why);

@@ -71,6 +71,42 @@ if train sig 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eva
 	check "a checkpoint is there" export_to sig sig
 fi
 
+# The same signal delivered twice at once, as launchers and timeout(1) do, is one wish.
+twice() { # waits for three lines, signals twice
+	train twice 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!
+	for _ in $(seq 100); do [ -s "$tmp/twice/metrics.jsonl" ] && [ "$(losses twice | wc -l)" -ge 3 ] && break; sleep 0.1; done
+	pkill -TERM -P $pid -x occ-train || kill -TERM $pid
+	sleep 0.02
+	pkill -TERM -P $pid -x occ-train || kill -TERM $pid 2>/dev/null # it may be gone already
+	local got=0
+	wait $pid || got=$?
+	[ "$got" = 75 ] || { echo "exit $got" >&2; false; }
+}
+check "two signals at once" twice
+check "leave a checkpoint" export_to twice twice
+
+# Weights that are not finite are never the newest checkpoint.
+check "6 on weights that overflow" code_is 6 train wild 1 --set optimizer.lr=1000000 --set optimizer.warmup_iters=0 --set train.iters=4
+check "one line" [ "$(wc -l <"$tmp/wild.err")" = 1 ]
+check "no checkpoint" [ -z "$(ls -d "$tmp"/wild/step-* 2>/dev/null)" ]
+
+# A file that shrinks while it is mapped: one line and 3.
+cp "$tmp/train.txt" "$tmp/shrinks.txt"
+train shrinks 1 --set train.iters=1000000 --set eval.every=0 --set "data.train=[\"$tmp/shrinks.txt\"]" & pid=$!
+for _ in $(seq 100); do [ -s "$tmp/shrinks/metrics.jsonl" ] && [ "$(losses shrinks | wc -l)" -ge 1 ] && break; sleep 0.1; done
+truncate -s 100 "$tmp/shrinks.txt"
+code=0
+wait $pid || code=$?
+check "3 for a file that shrinks, not $code" [ "$code" = 3 ]
+check "and one line" [ "$(wc -l <"$tmp/shrinks.err")" = 1 ]
+
+# Output that cannot be written is a failure.
+for mode in --help --version --print-config "inspect $tmp/sig.safetensors"; do
+	# shellcheck disable=SC2086
+	check "$mode to a full device" code_is 4 eval "\$OCC_TRAIN $mode >/dev/full 2>$tmp/full.err"
+	check "$mode: one line" [ "$(wc -l <"$tmp/full.err")" = 1 ]
+done
+
 # Non-finite steps: skipped up to max_skipped in a row, agreed by all; one more is exit 6 and one line.
 check "6 at once" code_is 6 env OCC_FAULT=loss.nan:1:3 "$OCC_TRAIN" --config "$tmp/c.json" \
 	--set parallel.transport=thread --ranks 2 >"$tmp/nan.out" 2>"$tmp/nan.err"

@@ -58,6 +58,9 @@ done <<'ROWS'
 3|nosuch|--config @/c.json --set init.load=@/nosuch.safetensors
 3|nosuch.bpe|--config @/c.json --set data.tokenizer=@/nosuch.bpe
 4|nosuch|--config @/c.json --set checkpoint.resume=@/nosuch
+4|/proc/none|--config @/c.json --set checkpoint.dir=/proc/none
+4|t.txt/ck|--config @/c.json --set checkpoint.dir=@/t.txt/ck
+2|regular|--config /dev/null
 4|t.txt/log|--config @/c.json --set log.dir=@/t.txt/log
 4|nosuch|export --checkpoint @/nosuch --out @/x.safetensors
 3|zeros.bin|inspect @/zeros.bin
