@@ -82,6 +82,13 @@ static int speaker(const struct occ_comm *w, const int *waits_for)
 	return w->rank;
 }
 
+void occ_comm_hold(double seconds)
+{
+	double until = occ_clock_ms() + 1e3 * seconds;
+	while (occ_clock_ms() < until)
+		usleep(50000);
+}
+
 /* Most ranks wait for one that waits itself. So that one line names the cause, they compare notes
  * and the others give the speaker time to end the job. */
 static void give_up(struct occ_comm *c, const struct occ_req *r) __attribute__((noreturn));
@@ -93,7 +100,7 @@ static void give_up(struct occ_comm *c, const struct occ_req *r)
 	grace = grace < 5e3 ? grace : 5e3;
 	exchange_blame(w, c->world[r->peer], occ_clock_ms() + grace, waits_for);
 	if (speaker(w, waits_for) != w->rank)
-		sleep(3);
+		occ_comm_hold(3);
 	occ_die(OCC_E_COMM, "rank %d %s for %g s (tag %s, %zu bytes): gone or stuck",
 		c->world[r->peer], r->dst ? "sent nothing" : "took nothing", c->timeout_s,
 		tag_name[r->tag], r->bytes);
@@ -105,10 +112,15 @@ void occ_comm_wait(struct occ_comm *c, struct occ_req *r)
 		return;
 	occ_check(r->comm == c, "request of another communicator (tag %s)", tag_name[r->tag]);
 	if (!c->ops->test(c, r)) {
-		double limit = occ_clock_ms() + c->timeout_s * 1e3;
+		double last = occ_clock_ms(), limit = last + c->timeout_s * 1e3;
 		do {
-			if (occ_clock_ms() > limit)
+			double now = occ_clock_ms();
+			if (now - last >
+			    1e3) /* this rank itself was stopped: that does not count */
+				limit += now - last;
+			if (now > limit)
 				give_up(c, r);
+			last = now;
 			c->ops->idle(c);
 		} while (!c->ops->test(c, r));
 	}

@@ -35,7 +35,7 @@ static void must(int e, const char *call)
 	int n;
 	if (e == MPI_SUCCESS)
 		return;
-	sleep(2);
+	occ_comm_hold(2);
 	MPI_Error_string(e, why, &n);
 	occ_die(OCC_E_COMM, "%s: %s", call, why);
 }

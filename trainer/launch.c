@@ -43,7 +43,7 @@ int occ_launch_refuse(const struct occ_err *e)
 	if (occ_launch_speaks())
 		occ_err_print(e);
 	else
-		sleep(2); /* the launcher then ends it, with the speaker */
+		occ_comm_hold(2); /* the launcher then ends it, with the speaker */
 	return e->code;
 }
 

@@ -62,9 +62,9 @@ check "its lines go on" [ "$(losses other | wc -l)" = 14 ]
 # A signal: complete checkpoint, 75, and the run continues bit for bit.
 if train sig 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!; then
 	for _ in $(seq 100); do [ -s "$tmp/sig/metrics.jsonl" ] && [ "$(losses sig | wc -l)" -ge 3 ] && break; sleep 0.1; done
-	pkill -USR1 -P $pid -x occ-train || kill -USR1 $pid
+	pkill -USR1 -P "$pid" -x occ-train || kill -USR1 "$pid"
 	code=0
-	wait $pid || code=$?
+	wait "$pid" || code=$?
 	check "exit 75 on SIGUSR1, not $code" [ "$code" = 75 ]
 	check "nothing on standard error" [ ! -s "$tmp/sig.err" ]
 	check "the end event says so" grep -q '"why":"stopped"' "$tmp/sig/metrics.jsonl"
@@ -75,11 +75,11 @@ fi
 twice() { # waits for three lines, signals twice
 	train twice 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!
 	for _ in $(seq 100); do [ -s "$tmp/twice/metrics.jsonl" ] && [ "$(losses twice | wc -l)" -ge 3 ] && break; sleep 0.1; done
-	pkill -TERM -P $pid -x occ-train || kill -TERM $pid
+	pkill -TERM -P "$pid" -x occ-train || kill -TERM "$pid"
 	sleep 0.02
-	pkill -TERM -P $pid -x occ-train || kill -TERM $pid 2>/dev/null # it may be gone already
+	pkill -TERM -P "$pid" -x occ-train || kill -TERM "$pid" 2>/dev/null # it may be gone already
 	local got=0
-	wait $pid || got=$?
+	wait "$pid" || got=$?
 	[ "$got" = 75 ] || { echo "exit $got" >&2; false; }
 }
 check "two signals at once" twice
@@ -96,7 +96,7 @@ train shrinks 1 --set train.iters=1000000 --set eval.every=0 --set "data.train=[
 for _ in $(seq 100); do [ -s "$tmp/shrinks/metrics.jsonl" ] && [ "$(losses shrinks | wc -l)" -ge 1 ] && break; sleep 0.1; done
 truncate -s 100 "$tmp/shrinks.txt"
 code=0
-wait $pid || code=$?
+wait "$pid" || code=$?
 check "3 for a file that shrinks, not $code" [ "$code" = 3 ]
 check "and one line" [ "$(wc -l <"$tmp/shrinks.err")" = 1 ]
 
