@@ -64,6 +64,18 @@ static const struct slot {
 	SLOT(xent_finish),
 	SLOT(adamw),
 	SLOT(sum_squares),
+	SLOT(accumulate),
+	SLOT(orthonormalise),
+	SLOT(select),
+	SLOT(above),
+	SLOT(pick),
+	SLOT(place),
+	SLOT(quantise),
+	SLOT(dequantise),
+	SLOT(half_pack),
+	SLOT(half_unpack),
+	SLOT(bound_pack),
+	SLOT(bound_unpack),
 };
 
 enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };

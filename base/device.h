@@ -30,7 +30,11 @@ struct occ_gemm {
 	enum occ_type c_type;  /* a, b and bias have the device's type; c this one */
 	float beta;            /* 0 (c may hold anything, NaN too) or 1 */
 	int bias;              /* 1: a bias is added, only with beta 0 */
+	int f32;               /* 1: all operands are fp32 whatever the device's type */
 };
+
+/* How a result meets what its array holds. */
+enum occ_how { OCC_SET, OCC_ADD, OCC_SUB };
 
 /* Causal self-attention on packed projections: row b*T+t of d_qkv (R, 3*H*D) is q | k | v,
  * head-major. */
@@ -145,7 +149,54 @@ struct occ_device_ops {
 		      float *d_m, float *d_v, float *d_master, void *d_w);
 	/* *sum (host) = sum of squares in double, fixed blocks in fixed order; waits. */
 	void (*sum_squares)(struct occ_device *d, int64_t n, const float *d_x, double *sum);
+
+	/* What codecs need (compress/). Wires are bytes at 4-byte aligned addresses; indices are
+	 * `width` bytes each, 2 or 4. Magnitudes are compared as bits, so that NaN is the largest.
+	 * y =, += or -= x, where y is fp32 and x of `type`. */
+	void (*accumulate)(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
+			   enum occ_how how, float *d_y);
+	/* Columns of a (n,r), r <= n, become orthonormal, each in the span of itself and those
+	 * before it. One that is zero, or lies in the span of those before to 1e-6 of its length,
+	 * becomes some direction that depends on (n, r, its number) only. Any scale. */
+	void (*orthonormalise)(struct occ_device *d, int64_t n, int64_t r, float *d_a);
+	/* The k <= C largest magnitudes of each row of x (R,C), ties to the lowest column: at and
+	 * value (R,k) in the order of columns, least (R, or NULL) the smallest magnitude kept. */
+	void (*select)(struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *d_x,
+		       int width, void *d_at, float *d_value, float *d_least);
+	/* The first cap elements with magnitude >= *d_least, in order; indices of 4 bytes. *count
+	 * (host) is the number of all of them; waits. */
+	void (*above)(struct occ_device *d, int64_t n, const float *d_x, const float *d_least,
+		      int64_t cap, int32_t *d_at, float *d_value, int64_t *count);
+	/* value (R,k) = x (R,C) at `at`; and y (R,C) at `at` =, += or -= value: SET first zeroes
+	 * all of y. No index stands twice in a row. */
+	void (*pick)(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		     const void *d_at, const float *d_x, float *d_value);
+	void (*place)(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		      const void *d_at, const float *d_value, enum occ_how how, float *d_y);
+	/* Wire: a scale (fp32, the largest magnitude) for each `group` values, then codes of 2, 4
+	 * or 8 bits, low bits first, two's complement: code q stands for scale * (q / L) with L =
+	 * 2^(bits-1) - 1, nearest, so 0 and +-scale are exact. A group that is not finite gets the
+	 * scale NaN. */
+	void (*quantise)(struct occ_device *d, int64_t n, int bits, int64_t group, const float *d_x,
+			 void *d_wire);
+	void (*dequantise)(struct occ_device *d, int64_t n, int bits, int64_t group,
+			   const void *d_wire, enum occ_how how, float *d_y);
+	/* Wire: a power of two (fp32), then n values times it in fp16, nearest: the largest lies in
+	 * 2^14 .. 2^15, so nothing overflows; 1 where x is 0 or not finite. */
+	void (*half_pack)(struct occ_device *d, int64_t n, const float *d_x, void *d_wire);
+	void (*half_unpack)(struct occ_device *d, int64_t n, const void *d_wire, enum occ_how how,
+			    float *d_y);
+	/* |x - what is unpacked| <= eps for every finite value, all others as they are. Wire: for
+	 * each block of OCC_BOUND_BLOCK values a byte (bits a code, or OCC_BOUND_RAW), padded to 4;
+	 * then the blocks' codes, zigzag of x / (2 eps) to nearest, or their fp32 values. *bytes
+	 * (host) is the wire's length; waits. */
+	void (*bound_pack)(struct occ_device *d, int64_t n, double eps, const float *d_x,
+			   void *d_wire, int64_t *bytes);
+	void (*bound_unpack)(struct occ_device *d, int64_t n, double eps, const void *d_wire,
+			     enum occ_how how, float *d_y);
 };
+
+enum { OCC_BOUND_BLOCK = 64, OCC_BOUND_RAW = 255 };
 
 struct occ_device {
 	const struct occ_device_ops *ops;

@@ -90,16 +90,17 @@ static void ref_gelu_backward(struct occ_device *d, int64_t n, const void *d_x, 
 static void ref_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
 		     const void *d_b, const void *d_bias, void *d_c)
 {
+	enum occ_type t = g->f32 ? OCC_F32 : d->type;
 	int64_t ai = g->ta ? 1 : g->lda, ak = g->ta ? g->lda : 1;
 	int64_t bk = g->tb ? 1 : g->ldb, bj = g->tb ? g->ldb : 1;
 	for (int64_t i = 0; i < g->m; i++)
 		for (int64_t j = 0; j < g->n; j++) {
 			double sum = 0;
 			for (int64_t k = 0; k < g->k; k++)
-				sum += ref_get(d->type, d_a, i * ai + k * ak) *
-				       ref_get(d->type, d_b, k * bk + j * bj);
+				sum += ref_get(t, d_a, i * ai + k * ak) *
+				       ref_get(t, d_b, k * bk + j * bj);
 			if (g->bias)
-				sum += ref_get(d->type, d_bias, j);
+				sum += ref_get(t, d_bias, j);
 			if (g->beta != 0)
 				sum += (double)g->beta * ref_get(g->c_type, d_c, i * g->ldc + j);
 			ref_set(g->c_type, d_c, i * g->ldc + j, sum);
@@ -220,4 +221,16 @@ const struct occ_device_ops occ_device_ref = {
 	.xent_finish = occ_ref_xent_finish,
 	.adamw = ref_adamw,
 	.sum_squares = ref_sum_squares,
+	.accumulate = occ_ref_accumulate,
+	.orthonormalise = occ_ref_orthonormalise,
+	.select = occ_ref_select,
+	.above = occ_ref_above,
+	.pick = occ_ref_pick,
+	.place = occ_ref_place,
+	.quantise = occ_ref_quantise,
+	.dequantise = occ_ref_dequantise,
+	.half_pack = occ_ref_half_pack,
+	.half_unpack = occ_ref_half_unpack,
+	.bound_pack = occ_ref_bound_pack,
+	.bound_unpack = occ_ref_bound_unpack,
 };

@@ -67,6 +67,7 @@ static void *real(struct occ_device *d, const void *d_x, size_t bytes, const cha
 /* n elements of the compute type, of fp32, of ids; __func__ names the slot. */
 #define TYPE(x, n) real(d, x, occ_size_mul((size_t)(n), occ_type_size(d->type)), __func__)
 #define F32(x, n) real(d, x, occ_size_mul((size_t)(n), sizeof(float)), __func__)
+#define BYTES(x, n) real(d, x, (size_t)(n), __func__)
 #define IDS(x, n) ids(d, x, n, __func__)
 #define REF occ_device_ref.
 
@@ -208,7 +209,11 @@ static void strict_gemm(struct occ_device *d, const struct occ_gemm *g, const vo
 	size_t c = (size_t)extent(g->m, g->n, g->ldc) * occ_type_size(g->c_type);
 	occ_check(!g->bias == !d_bias && !(g->bias && g->beta != 0), "bias %d, beta %g", g->bias,
 		  (double)g->beta);
-	REF gemm(d, g, TYPE(d_a, a), TYPE(d_b, b), TYPE(d_bias, g->n), real(d, d_c, c, __func__));
+	size_t each = occ_type_size(g->f32 ? OCC_F32 : d->type);
+	occ_check(!g->f32 || g->c_type == OCC_F32, "an fp32 product into another type");
+	REF gemm(d, g, real(d, d_a, (size_t)a * each, __func__),
+		 real(d, d_b, (size_t)b * each, __func__),
+		 real(d, d_bias, (size_t)g->n * each, __func__), real(d, d_c, c, __func__));
 }
 
 static void strict_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
@@ -324,6 +329,90 @@ static void strict_sum_squares(struct occ_device *d, int64_t n, const float *d_x
 	REF sum_squares(d, n, F32(d_x, n), sum);
 }
 
+static void strict_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
+			      enum occ_how how, float *d_y)
+{
+	const void *x = real(d, d_x, occ_size_mul((size_t)n, occ_type_size(type)), __func__);
+	REF accumulate(d, n, type, x, how, F32(d_y, n));
+}
+
+static void strict_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a)
+{
+	REF orthonormalise(d, n, r, F32(d_a, n * r));
+}
+
+static void strict_select(struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *d_x,
+			  int width, void *d_at, float *d_value, float *d_least)
+{
+	REF select(d, R, C, k, F32(d_x, R * C), width, BYTES(d_at, R * k * width),
+		   F32(d_value, R * k), F32(d_least, R));
+}
+
+static void strict_above(struct occ_device *d, int64_t n, const float *d_x, const float *d_least,
+			 int64_t cap, int32_t *d_at, float *d_value, int64_t *count)
+{
+	REF above(d, n, F32(d_x, n), F32(d_least, 1), cap, BYTES(d_at, cap * 4), F32(d_value, cap),
+		  count);
+}
+
+static void strict_pick(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+			const void *d_at, const float *d_x, float *d_value)
+{
+	REF pick(d, R, C, k, width, BYTES(d_at, R * k * width), F32(d_x, R * C),
+		 F32(d_value, R * k));
+}
+
+static void strict_place(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+			 const void *d_at, const float *d_value, enum occ_how how, float *d_y)
+{
+	REF place(d, R, C, k, width, BYTES(d_at, R * k * width), F32(d_value, R * k), how,
+		  F32(d_y, R * C));
+}
+
+/* Bytes of a quantised wire. */
+static int64_t quant_bytes(int64_t n, int bits, int64_t group)
+{
+	return (n + group - 1) / group * 4 + (n * bits + 7) / 8;
+}
+
+static void strict_quantise(struct occ_device *d, int64_t n, int bits, int64_t group,
+			    const float *d_x, void *d_wire)
+{
+	REF quantise(d, n, bits, group, F32(d_x, n), BYTES(d_wire, quant_bytes(n, bits, group)));
+}
+
+static void strict_dequantise(struct occ_device *d, int64_t n, int bits, int64_t group,
+			      const void *d_wire, enum occ_how how, float *d_y)
+{
+	REF dequantise(d, n, bits, group, BYTES(d_wire, quant_bytes(n, bits, group)), how,
+		       F32(d_y, n));
+}
+
+static void strict_half_pack(struct occ_device *d, int64_t n, const float *d_x, void *d_wire)
+{
+	REF half_pack(d, n, F32(d_x, n), BYTES(d_wire, 4 + 2 * n));
+}
+
+static void strict_half_unpack(struct occ_device *d, int64_t n, const void *d_wire,
+			       enum occ_how how, float *d_y)
+{
+	REF half_unpack(d, n, BYTES(d_wire, 4 + 2 * n), how, F32(d_y, n));
+}
+
+/* The wire's length is not known before: its start must be device memory. */
+static void strict_bound_pack(struct occ_device *d, int64_t n, double eps, const float *d_x,
+			      void *d_wire, int64_t *bytes)
+{
+	REF bound_pack(d, n, eps, F32(d_x, n), BYTES(d_wire, 1), bytes);
+	BYTES(d_wire, *bytes);
+}
+
+static void strict_bound_unpack(struct occ_device *d, int64_t n, double eps, const void *d_wire,
+				enum occ_how how, float *d_y)
+{
+	REF bound_unpack(d, n, eps, BYTES(d_wire, 1), how, F32(d_y, n));
+}
+
 const struct occ_device_ops occ_device_strict = {
 	.name = "strict",
 	.host_visible = 0,
@@ -355,4 +444,16 @@ const struct occ_device_ops occ_device_strict = {
 	.xent_finish = strict_xent_finish,
 	.adamw = strict_adamw,
 	.sum_squares = strict_sum_squares,
+	.accumulate = strict_accumulate,
+	.orthonormalise = strict_orthonormalise,
+	.select = strict_select,
+	.above = strict_above,
+	.pick = strict_pick,
+	.place = strict_place,
+	.quantise = strict_quantise,
+	.dequantise = strict_dequantise,
+	.half_pack = strict_half_pack,
+	.half_unpack = strict_half_unpack,
+	.bound_pack = strict_bound_pack,
+	.bound_unpack = strict_bound_unpack,
 };

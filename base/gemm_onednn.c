@@ -190,10 +190,11 @@ void occ_gemm_run(struct occ_gemm_lib *lib, const struct occ_gemm *g, const void
 	if (!g->m || !g->n)
 		return;
 	omp_set_num_threads(lib->threads); /* of the calling thread: other devices may differ */
-	struct entry *x = entry_of(lib, g, lib->type);
+	enum occ_type type = g->f32 ? OCC_F32 : lib->type;
+	struct entry *x = entry_of(lib, g, type);
 	if (x->prim)
 		execute(lib, x, (void *[]){(void *)a, (void *)b, (void *)bias, c, lib->arena});
 	else
-		occ_gemm_widened(&lib->widen, g, lib->type, (const void *[]){a, b, bias}, c,
+		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c,
 				 product_f32, lib);
 }

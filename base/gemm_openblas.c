@@ -51,9 +51,10 @@ void occ_gemm_run(struct occ_gemm_lib *lib, const struct occ_gemm *g, const void
 {
 	if (!g->m || !g->n)
 		return;
-	if (lib->type == OCC_F32 && g->c_type == OCC_F32)
+	enum occ_type type = g->f32 ? OCC_F32 : lib->type;
+	if (type == OCC_F32 && g->c_type == OCC_F32)
 		product(lib, g, a, b, bias, c);
 	else
-		occ_gemm_widened(&lib->widen, g, lib->type, (const void *[]){a, b, bias}, c,
+		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c,
 				 product, lib);
 }

@@ -48,5 +48,27 @@ void occ_ref_xent_sum(struct occ_device *d, const struct occ_xent *x, const floa
 void occ_ref_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
 			 const int32_t *d_targets, const float *d_max, const float *d_sum,
 			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
+void occ_ref_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
+			enum occ_how how, float *d_y);
+void occ_ref_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a);
+void occ_ref_select(struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *d_x,
+		    int width, void *d_at, float *d_value, float *d_least);
+void occ_ref_above(struct occ_device *d, int64_t n, const float *d_x, const float *d_least,
+		   int64_t cap, int32_t *d_at, float *d_value, int64_t *count);
+void occ_ref_pick(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		  const void *d_at, const float *d_x, float *d_value);
+void occ_ref_place(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		   const void *d_at, const float *d_value, enum occ_how how, float *d_y);
+void occ_ref_quantise(struct occ_device *d, int64_t n, int bits, int64_t group, const float *d_x,
+		      void *d_wire);
+void occ_ref_dequantise(struct occ_device *d, int64_t n, int bits, int64_t group,
+			const void *d_wire, enum occ_how how, float *d_y);
+void occ_ref_half_pack(struct occ_device *d, int64_t n, const float *d_x, void *d_wire);
+void occ_ref_half_unpack(struct occ_device *d, int64_t n, const void *d_wire, enum occ_how how,
+			 float *d_y);
+void occ_ref_bound_pack(struct occ_device *d, int64_t n, double eps, const float *d_x, void *d_wire,
+			int64_t *bytes);
+void occ_ref_bound_unpack(struct occ_device *d, int64_t n, double eps, const void *d_wire,
+			  enum occ_how how, float *d_y);
 
 #endif
