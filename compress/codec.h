@@ -32,8 +32,8 @@ struct occ_codec {
 	enum occ_type type; /* of values on the wire, where the codec sends values as they are */
 	uint64_t key;       /* of its random numbers */
 	uint32_t id;
-	float *d_state;  /* owned; saved with checkpoints; ops->state elements */
-	int64_t calls;   /* encodings so far; saved with checkpoints */
+	float *d_state;   /* owned; saved with checkpoints; ops->state elements */
+	int64_t calls;    /* encodings so far; saved with checkpoints */
 	float *d_scratch; /* owned; ops->scratch elements, of no value between calls */
 };
 
@@ -41,14 +41,16 @@ struct occ_codec_ops {
 	const char *name;
 	int varies; /* 1: wires are of any length up to the bound; else always the bound */
 	/* Pure functions of n, m, type and knobs. */
-	size_t (*bound)(const struct occ_codec *c);   /* bytes of the longest wire */
+	size_t (*bound)(const struct occ_codec *c);    /* bytes of the longest wire */
 	int64_t (*state)(const struct occ_codec *c);   /* NULL: none */
 	int64_t (*scratch)(const struct occ_codec *c); /* NULL: none */
 	void (*start)(struct occ_codec *c);            /* fills a new state; NULL with state NULL */
 	/* Returns the wire's length. x is left as it is. */
 	size_t (*encode)(struct occ_codec *c, const float *d_x, void *d_wire);
-	/* Needs no state: any codec of the same shape and knobs decodes. y =, += or -= . */
-	void (*decode)(struct occ_codec *c, const void *d_wire, enum occ_how how, float *d_y);
+	/* Needs no state: any codec of the same shape and knobs decodes a wire of that length.
+	 * y =, += or -= . */
+	void (*decode)(struct occ_codec *c, const void *d_wire, size_t bytes, enum occ_how how,
+		       float *d_y);
 
 	/* Sums over ranks without a wire for each: in round k every rank offers `part` elements of
 	 * x, the parts are summed, and all ranks take the same sum. After the last round decode_sum

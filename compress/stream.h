@@ -15,21 +15,21 @@
 
 struct occ_stream_conf {
 	struct occ_knobs knobs;
-	int feedback;  /* keeps a residual */
-	int undo;      /* occ_stream_end(s, 0) will be wanted: a second copy of E and state */
-	uint64_t key;  /* randomness */
+	int feedback; /* keeps a residual */
+	int undo;     /* occ_stream_end(s, 0) will be wanted: a second copy of E and state */
+	uint64_t key; /* randomness */
 	uint32_t id;
 };
 
 struct occ_stream {
 	struct occ_codec codec;
 	int feedback, undo, frozen, measure;
-	float *d_e;     /* (n, m) residual; owned; NULL without feedback */
-	float *d_x;     /* (n, m) fp32 work, owned; NULL where none is needed */
+	float *d_e;             /* (n, m) residual; owned; NULL without feedback */
+	float *d_x;             /* (n, m) fp32 work, owned; NULL where none is needed */
 	float *d_e0, *d_state0; /* copies for undoing; owned */
 	int64_t calls0;
-	int touched;     /* a message of this step has changed something */
-	double x_norm2;  /* sum of squares of what was encoded since `measure` was set, if it is */
+	int touched;    /* a message of this step has changed something */
+	double x_norm2; /* sum of squares of what was encoded since `measure` was set, if it is */
 	double encode_ms, decode_ms; /* since the owner took them */
 };
 
@@ -41,7 +41,7 @@ void occ_stream_release(struct occ_stream *s);
 /* d_x (n, m) of the stream's type -> wire; returns its length in bytes. */
 size_t occ_stream_encode(struct occ_stream *s, const void *d_x, void *d_wire);
 /* Wire -> d_y (n, m) of the stream's type. Touches no state. */
-void occ_stream_decode(struct occ_stream *s, const void *d_wire, void *d_y);
+void occ_stream_decode(struct occ_stream *s, const void *d_wire, size_t bytes, void *d_y);
 /* The same on the support of an earlier wire (codec->support), values only. */
 size_t occ_stream_follow(struct occ_stream *s, const void *d_support, const void *d_x,
 			 void *d_wire);
