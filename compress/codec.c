@@ -66,16 +66,15 @@ void occ_codec_init(struct occ_codec *c, struct occ_device *dev, const struct oc
 	occ_check(n >= 1 && m >= 1, "a codec of %lld x %lld", (long long)n, (long long)m);
 	*c = shape(k, n, m, type);
 	c->dev = dev;
-	c->d_state = floats(dev, occ_codec_state(c));
 	c->d_scratch = floats(dev, c->ops->scratch ? c->ops->scratch(c) : 0);
-	if (c->ops->start)
-		c->ops->start(c);
 }
 
-void occ_codec_seed(struct occ_codec *c, uint64_t key, uint32_t id)
+void occ_codec_start(struct occ_codec *c, uint64_t key, uint32_t id)
 {
 	c->key = key;
 	c->id = id;
+	if (!c->d_state)
+		c->d_state = floats(c->dev, occ_codec_state(c));
 	if (c->ops->start)
 		c->ops->start(c);
 }

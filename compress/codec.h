@@ -91,11 +91,11 @@ int64_t occ_codec_rank(const struct occ_knobs *k, int64_t n, int64_t m);
 /* Elements that a fraction keeps of n: round(fraction * n), at least 1 and at most n. Pure. */
 int64_t occ_codec_kept(double fraction, int64_t n);
 
-/* n, m >= 1. The state is filled; the codec owns its device memory. */
+/* n, m >= 1. Fit to decode; the codec owns its device memory. */
 void occ_codec_init(struct occ_codec *c, struct occ_device *dev, const struct occ_knobs *k,
 		    int64_t n, int64_t m, enum occ_type type);
-/* Randomness by (key, id); call before the first encoding. */
-void occ_codec_seed(struct occ_codec *c, uint64_t key, uint32_t id);
+/* Makes a new state, random numbers by (key, id): before the first encoding. */
+void occ_codec_start(struct occ_codec *c, uint64_t key, uint32_t id);
 void occ_codec_release(struct occ_codec *c);
 int64_t occ_codec_state(const struct occ_codec *c); /* elements of d_state */
 

@@ -28,9 +28,10 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 {
 	memset(s, 0, sizeof(*s));
 	occ_codec_init(&s->codec, dev, &conf->knobs, n, m, type);
-	occ_codec_seed(&s->codec, conf->key, conf->id);
-	s->feedback = conf->feedback;
-	s->undo = conf->undo;
+	if (!conf->decodes)
+		occ_codec_start(&s->codec, conf->key, conf->id);
+	s->feedback = conf->feedback && !conf->decodes;
+	s->undo = conf->undo && !conf->decodes;
 	if (s->feedback) {
 		s->d_e = floats(dev, n * m);
 		dev->ops->zero(dev, s->d_e, (size_t)(n * m) * sizeof(float));
@@ -103,6 +104,7 @@ static const float *input(struct occ_stream *s, const void *d_x)
 		double sum;
 		d->ops->sum_squares(d, elements(s), d_in, &sum);
 		s->x_norm2 += sum;
+		s->x_count++;
 	}
 	return d_in;
 }

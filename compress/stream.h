@@ -16,6 +16,7 @@
 struct occ_stream_conf {
 	struct occ_knobs knobs;
 	int feedback; /* keeps a residual */
+	int decodes;  /* only decodes: no state, no residual */
 	int undo;     /* occ_stream_end(s, 0) will be wanted: a second copy of E and state */
 	uint64_t key; /* randomness */
 	uint32_t id;
@@ -28,8 +29,9 @@ struct occ_stream {
 	float *d_x;             /* (n, m) fp32 work, owned; NULL where none is needed */
 	float *d_e0, *d_state0; /* copies for undoing; owned */
 	int64_t calls0;
-	int touched;    /* a message of this step has changed something */
-	double x_norm2; /* sum of squares of what was encoded since `measure` was set, if it is */
+	int touched;     /* a message of this step has changed something */
+	double x_norm2;  /* with `measure`: sums of ||X + E||^2 over x_count messages, since */
+	int64_t x_count; /* their owner took them */
 	double encode_ms, decode_ms; /* since the owner took them */
 };
 

@@ -181,17 +181,14 @@ static void backward(void *self, int mb, int slot, const void *d_in, const void 
 
 void occ_gpt_stage(struct occ_gpt *g, struct occ_stage *out)
 {
-	struct occ_gpt_impl *m = g->impl;
-	int shares = g->shape.tied && g->nstages > 1 && m->wte >= 0;
-	const struct occ_weight *wte = shares ? &g->weights.at[m->wte] : NULL;
 	*out = (struct occ_stage){
 		.self = g,
 		.forward = forward,
 		.backward = backward,
 		.d_grad = g->d_grad,
 		.n_grad = g->weights.size,
-		.embed_at = wte ? wte->at : 0,
-		.embed_n = wte ? wte->lrows * wte->lcols : 0,
+		.tensor = g->tensor,
+		.ntensors = g->tensor ? g->weights.n : 0,
 	};
 }
 

@@ -17,6 +17,7 @@ struct occ_gpt {
 	float *d_grad;       /* flat gradients; NULL if opened for evaluation only */
 	double loss_sum;     /* last stage: sum of token losses since begin; tp ranks agree */
 	int64_t loss_tokens; /* tokens that counted */
+	struct occ_tensor *tensor; /* [weights.n] of d_grad; NULL for evaluation */
 	void *impl;          /* activations and scratch (gpt_internal.h) */
 };
 

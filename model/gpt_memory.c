@@ -178,6 +178,25 @@ static size_t flat_bytes(const struct occ_gpt *g, enum occ_type type)
 	return occ_size_mul((size_t)g->weights.size, occ_type_size(type));
 }
 
+/* How the reduction sees the weight table. */
+static void describe_tensors(struct occ_gpt *g)
+{
+	g->tensor = occ_alloc((size_t)g->weights.n, sizeof(*g->tensor));
+	for (int i = 0; i < g->weights.n; i++) {
+		const struct occ_weight *w = &g->weights.at[i];
+		int shared = g->shape.tied && g->nstages > 1 && !strcmp(w->name, "wte.weight");
+		g->tensor[i] = (struct occ_tensor){
+			.name = w->name,
+			.at = w->at,
+			.n = w->ndim == 1 ? 1 : w->lrows,
+			.m = w->ndim == 1 ? w->lrows * w->lcols : w->lcols,
+			.id = w->id,
+			.replicated = w->split == OCC_WHOLE,
+			.embedding = shared,
+		};
+	}
+}
+
 void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_topo *topo,
 		  struct occ_device *dev, struct occ_group *tp, int64_t micro, int slots)
 {
@@ -193,6 +212,7 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 	o->zero(dev, g->d_w, flat_bytes(g, dev->type));
 	if (!m->trains)
 		return;
+	describe_tensors(g);
 	g->d_grad = m->ctx.d_grad = o->alloc(dev, flat_bytes(g, OCC_F32));
 	o->zero(dev, g->d_grad, flat_bytes(g, OCC_F32));
 }
@@ -207,6 +227,7 @@ void occ_gpt_release(struct occ_gpt *g)
 		occ_free(m->slots[i].acts);
 	}
 	occ_free(m->slots);
+	occ_free(g->tensor);
 	occ_free(m->ids);
 	occ_free(m->head.loss);
 	void *device[] = {m->arena, g->d_w, g->d_grad};

@@ -8,8 +8,16 @@
 #include "base/mem.h"
 
 static const char *const tag_name[] = {
-	[OCC_TAG_ACT] = "act",     [OCC_TAG_GRAD] = "grad", [OCC_TAG_COLL] = "collective",
-	[OCC_TAG_AGREE] = "agree", [OCC_TAG_TEST] = "test", [OCC_TAG_BLAME] = "blame",
+	[OCC_TAG_ACT] = "act",
+	[OCC_TAG_ACT_LENGTH] = "act length",
+	[OCC_TAG_ACT_VARYING] = "act varying",
+	[OCC_TAG_GRAD] = "grad",
+	[OCC_TAG_GRAD_LENGTH] = "grad length",
+	[OCC_TAG_GRAD_VARYING] = "grad varying",
+	[OCC_TAG_COLL] = "collective",
+	[OCC_TAG_AGREE] = "agree",
+	[OCC_TAG_TEST] = "test",
+	[OCC_TAG_BLAME] = "blame",
 };
 
 static void start(struct occ_comm *c, size_t bytes, int peer, enum occ_tag tag, struct occ_req *r)

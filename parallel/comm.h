@@ -16,8 +16,12 @@
 
 /* Every tag there is. */
 enum occ_tag {
-	OCC_TAG_ACT = 1,
+	OCC_TAG_ACT = 1,     /* dense, or of a known length */
+	OCC_TAG_ACT_LENGTH,  /* of a wire that varies, sent before it */
+	OCC_TAG_ACT_VARYING, /* that wire: a tag of its own, as its receive is posted late */
 	OCC_TAG_GRAD,
+	OCC_TAG_GRAD_LENGTH,
+	OCC_TAG_GRAD_VARYING,
 	OCC_TAG_COLL,
 	OCC_TAG_AGREE,
 	OCC_TAG_TEST,

@@ -4,6 +4,7 @@
 #define OCC_PARALLEL_EXEC_H
 
 #include "parallel/link.h"
+#include "parallel/reduce.h"
 #include "parallel/schedule.h"
 #include "parallel/topo.h"
 
@@ -18,27 +19,42 @@ struct occ_stage {
 			 void *d_din);
 	float *d_grad; /* all weight gradients of this rank, flat fp32 */
 	int64_t n_grad;
-	/* The tied word embedding in d_grad; embed_n 0 where nothing is tied. */
-	int64_t embed_at, embed_n;
+	/* Its tensors, which cover it without gaps; owned by the model. */
+	const struct occ_tensor *tensor;
+	int ntensors;
+};
+
+struct occ_exec_conf {
+	int64_t rows, C; /* micro * seq_len, hidden */
+	int slots;       /* as the training schedule needs */
+	const struct occ_policy *policy; /* borrowed; how things travel */
+	struct occ_stage *stage;         /* borrowed */
 };
 
 struct occ_exec {
 	struct occ_topo *topo;                              /* borrowed */
 	struct occ_device *dev;                             /* borrowed */
 	struct occ_group *tp;                               /* borrowed */
-	struct occ_group dp, embed;                         /* owned */
+	struct occ_exec_conf conf;
+	struct occ_reduce reduce;
 	struct occ_link act_in, act_out, grad_in, grad_out; /* owned; unused at the ends */
-	int64_t rows, C;
-	int slots;
 	void **d_in;                  /* [slots] inputs, owned; NULL on the first stage */
 	void *d_out, *d_dout, *d_din; /* owned */
 };
 
-/* rows = micro * seq_len, C = hidden. `slots` as the training schedule needs. */
 void occ_exec_init(struct occ_exec *x, struct occ_topo *topo, struct occ_device *dev,
-		   struct occ_group *tp, int64_t rows, int64_t C, int slots);
+		   struct occ_group *tp, const struct occ_exec_conf *conf);
 void occ_exec_release(struct occ_exec *x);
-/* Collective over the world. Runs the list; waits for all that it posted. */
-void occ_exec_step(struct occ_exec *x, const struct occ_schedule *s, struct occ_stage *stage);
+/* Collective over the world. Runs the list of step `step` (from 0); waits for all that it posted.
+ * A list without backward passes changes nothing that streams keep. */
+void occ_exec_step(struct occ_exec *x, const struct occ_schedule *s, int64_t step);
+/* After agreement: the step counts (keep 1), or residuals and codecs go back to its start. */
+void occ_exec_end(struct occ_exec *x, int keep);
+
+/* Streams of this rank, for metrics and checkpoints: `visit` gets each that keeps something, with a
+ * name that is the same in every run of this layout ("grad_out", or a weight's name). */
+typedef void occ_exec_visit(void *arg, enum occ_kind kind, const char *name,
+			    struct occ_stream *stream);
+void occ_exec_streams(struct occ_exec *x, occ_exec_visit *visit, void *arg);
 
 #endif

@@ -77,7 +77,7 @@ static void reduce_piece(struct occ_group *g, char *d_x, int64_t n, enum occ_typ
 
 static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
 {
-	if (g->comm->size == 1)
+	if (g->comm->size == 1 || n == 0)
 		return;
 	double begin = occ_clock_ms();
 	struct occ_traffic *t = hide_traffic(g);
@@ -102,6 +102,30 @@ void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type
 void occ_group_max(struct occ_group *g, float *d_x, int64_t n)
 {
 	reduce(g, (char *)d_x, n, OCC_F32, 1);
+}
+
+void occ_group_bcast(struct occ_group *g, float *d_x, int64_t n)
+{
+	struct occ_device *d = g->dev;
+	struct occ_comm *c = g->comm;
+	size_t bytes = (size_t)n * sizeof(*d_x);
+	if (c->size == 1 || n == 0)
+		return;
+	double begin = occ_clock_ms();
+	if (!d->ops->host_visible)
+		grow(&g->staging, &g->staging_bytes, bytes);
+	void *x = d->ops->host_visible ? (void *)d_x : g->staging;
+	d->ops->sync(d);
+	if (g->staging && c->rank == 0)
+		d->ops->get(d, x, d_x, bytes);
+	occ_comm_bcast(c, x, bytes, 0);
+	if (g->staging && c->rank != 0)
+		d->ops->put(d, d_x, x, bytes);
+	d->ops->sync(d);
+	for (int p = 1; p < c->size && c->rank == 0 && c->traffic; p++)
+		occ_traffic_count(c->traffic, bytes, bytes, occ_comm_crosses(c, p));
+	if (c->traffic)
+		c->traffic->exposed_ms += occ_clock_ms() - begin;
 }
 
 struct rows {

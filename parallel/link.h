@@ -1,34 +1,74 @@
-/* One direction between this stage and a neighbour: wires, what is in flight, counters.
- * A transfer is scattered over tp: tp rank t moves its slice of token rows (occ_slice_row), and the
- * receiver's tp group gathers. The route (codec, error feedback) of a transfer will live here. */
+/* One direction between this stage and a neighbour: wires, what is in flight, counters, and the
+ * route of each transfer.
+ *
+ * A transfer is scattered over tp: tp rank t moves its slice of token rows (occ_slice_row), the
+ * matrix that is compressed, and the receiver's tp group gathers. How a transfer travels is asked
+ * of occ_route by both ends; a stream holds what compressed ones leave behind (lazy error
+ * propagation), plain ones neither read nor renew it. */
 #ifndef OCC_PARALLEL_LINK_H
 #define OCC_PARALLEL_LINK_H
 
+#include "compress/stream.h"
 #include "parallel/group.h"
+#include "parallel/route.h"
 
-struct occ_link {
-	struct occ_comm *comm;       /* borrowed: the world */
-	struct occ_group *tp;        /* borrowed */
-	struct occ_traffic *traffic; /* borrowed */
-	int peer;                    /* world rank of the same (tp, dp) on the neighbour stage */
-	enum occ_tag tag;
-	int64_t rows, C; /* of the whole [b*S, h] matrix */
-	size_t bytes;    /* of this rank's slice */
-	void *wire[2];   /* owned host memory */
-	struct occ_req req[2];
-	int64_t posted, taken; /* messages so far; wire = count % 2 */
+struct occ_link_conf {
+	enum occ_kind kind; /* OCC_PP_FORWARD, OCC_PP_BACKWARD */
+	int sends;          /* 1 at the sending end */
+	int sender;         /* the sending end's stage */
+	int peer;           /* world rank of the same (tp, dp) on the neighbour stage */
+	int64_t rows, C;    /* of the whole [b*S, h] matrix */
+	int slots;          /* micro-batches between a forward and its backward at most */
+	const struct occ_policy *policy; /* borrowed */
+	uint32_t id;                     /* of the stream's random numbers */
 };
 
-void occ_link_init(struct occ_link *l, struct occ_comm *world, struct occ_group *tp, int peer,
-		   enum occ_tag tag, int64_t rows, int64_t C, struct occ_traffic *traffic);
+/* Supports of forward transfers, kept until the gradients follow them: a queue on the device. */
+struct occ_supports {
+	char *d_at; /* [slots][bytes]; owned */
+	size_t bytes;
+	int slots;
+	int64_t pushed, popped;
+};
+
+struct occ_link {
+	struct occ_link_conf conf;
+	struct occ_comm *comm;       /* borrowed: the world; NULL: no neighbour */
+	struct occ_group *tp;        /* borrowed */
+	struct occ_traffic *traffic; /* borrowed */
+	int inter_node;
+	int64_t n;    /* rows of this rank's slice */
+	size_t bytes; /* of the slice, dense */
+	struct occ_stream stream;
+	int has_stream; /* some transfer may be compressed */
+	void *d_wire;   /* owned; NULL without stream */
+	struct occ_supports supports;  /* forward links that gradients follow */
+	struct occ_supports *followed; /* backward links: of the forward link; borrowed */
+	void *wire[2];                 /* owned host memory */
+	int64_t length[2];             /* of a wire that varies, sent before it */
+	struct occ_req req[2], head[2];
+	int64_t posted, taken; /* messages so far; wire = count % 2 */
+	/* This step. */
+	const struct occ_schedule *list; /* borrowed until the next begin */
+	int posted_at, taken_at;         /* instructions of the list that are behind */
+	int64_t left, step;              /* not yet posted */
+	int training;
+};
+
+/* `followed`: of the forward link between the same stages where gradients follow, else NULL. */
+void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct occ_comm *world,
+		   struct occ_group *tp, struct occ_supports *followed,
+		   struct occ_traffic *traffic);
 void occ_link_release(struct occ_link *l);
 void occ_link_drain(struct occ_link *l); /* waits for what is in flight */
 
-/* d_x (rows, C): copied to a wire and posted; waits only while the wire's last message travels. */
-void occ_link_send(struct occ_link *l, const void *d_x, unsigned flags);
-/* Posts the next receives ahead: at most two, and never more than the `left` that will come. */
-void occ_link_expect(struct occ_link *l, int64_t left);
-/* d_x (rows, C): waits, puts this rank's slice, gathers over tp. */
-void occ_link_recv(struct occ_link *l, void *d_x, unsigned flags);
+/* A step begins: its transfers on this link are those of the list's instructions `op`. A receiver
+ * posts its first receives. */
+void occ_link_begin(struct occ_link *l, const struct occ_schedule *list, enum occ_op op,
+		    int64_t step);
+/* d_x (rows, C): packed to a wire and posted; waits only while the wire's last message travels. */
+void occ_link_send(struct occ_link *l, const void *d_x);
+/* d_x (rows, C): waits, unpacks this rank's slice, gathers over tp, posts the next receive. */
+void occ_link_recv(struct occ_link *l, void *d_x);
 
 #endif

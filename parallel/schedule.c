@@ -80,24 +80,63 @@ void occ_schedule_forward(struct occ_schedule *s, int stage, int P, int M)
 		forward(s, mb);
 }
 
-/* The receiver consumes the last min(P - sender, M) gradients of a link with nothing left to hide
- * them behind (its cool-down). */
-static int in_tail(const struct occ_schedule *s, int sender, int mb)
+/* The receiver takes the last min(P - sender, M) gradients of a link in its cool-down, and the first
+ * min(P - receiver, M) activations in its warm-up. */
+static int in_tail(const struct occ_schedule *s, enum occ_op send, int sender, int mb)
 {
-	return mb >= s->nmicro - least(s->nstages - sender, s->nmicro);
+	int M = s->nmicro, P = s->nstages;
+	if (send == OCC_SEND_GRAD)
+		return mb >= M - least(P - sender, M);
+	return mb < least(P - sender - 1, M);
 }
 
-void occ_schedule_mark(struct occ_schedule *s, enum occ_mark rule)
+/* What sends the transfer that an instruction is an end of; OCC_NOPS: it is none. */
+static enum occ_op sends(const struct occ_instr *in)
 {
+	switch ((enum occ_op)in->op) {
+	case OCC_SEND_ACT:
+	case OCC_RECV_ACT:
+		return OCC_SEND_ACT;
+	case OCC_SEND_GRAD:
+	case OCC_RECV_GRAD:
+		return OCC_SEND_GRAD;
+	default:
+		return OCC_NOPS;
+	}
+}
+
+static void set_critical(struct occ_instr *in, int critical)
+{
+	in->flags = (uint8_t)((in->flags & ~OCC_CRITICAL) | (critical ? OCC_CRITICAL : 0));
+}
+
+void occ_schedule_mark(struct occ_schedule *s, enum occ_op send, enum occ_mark rule)
+{
+	occ_check(rule != OCC_MARK_SLACK, "slack needs costs");
 	for (int i = 0; i < s->n; i++) {
 		struct occ_instr *in = &s->at[i];
-		if (in->op != OCC_SEND_GRAD && in->op != OCC_RECV_GRAD)
+		if (sends(in) != send)
 			continue;
-		int sender = in->op == OCC_SEND_GRAD ? s->stage : in->peer;
-		int critical = rule == OCC_MARK_ALL ||
-			       (rule == OCC_MARK_TAIL && in_tail(s, sender, in->mb));
-		in->flags = (uint8_t)((in->flags & ~OCC_CRITICAL) | (critical ? OCC_CRITICAL : 0));
+		int sender = in->op == send ? s->stage : in->peer;
+		set_critical(in, rule == OCC_MARK_ALL ||
+					 (rule == OCC_MARK_TAIL && in_tail(s, send, sender, in->mb)));
 	}
+}
+
+void occ_schedule_follow(struct occ_schedule *s)
+{
+	int M = s->nmicro;
+	uint8_t *critical = occ_alloc(2 * (size_t)M, 1); /* by link (the one above first), micro-batch */
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < s->n; i++) {
+			struct occ_instr *in = &s->at[i];
+			uint8_t *c = &critical[(in->peer > s->stage ? M : 0) + (in->mb < 0 ? 0 : in->mb)];
+			if (pass == 0 && sends(in) == OCC_SEND_ACT)
+				*c = in->flags & OCC_CRITICAL;
+			else if (pass == 1 && sends(in) == OCC_SEND_GRAD)
+				set_critical(in, *c);
+		}
+	occ_free(critical);
 }
 
 static void print_instr(const struct occ_instr *in, FILE *out)

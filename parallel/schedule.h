@@ -22,8 +22,10 @@ extern const char *const occ_op_name[OCC_NOPS];
 
 enum { OCC_CRITICAL = 1u << 0 }; /* the transfer is on the critical path: it may be compressed */
 
-/* Which backward transfers are critical. Optimus-CC section 5 (the epilogue) is OCC_MARK_TAIL. */
-enum occ_mark { OCC_MARK_NONE, OCC_MARK_TAIL, OCC_MARK_ALL };
+/* Which transfers between stages are critical. TAIL: those that the receiver takes with nothing
+ * left to hide them behind: gradients in its cool-down (Optimus-CC section 5, the epilogue),
+ * activations in its warm-up. SLACK: those that it waits for in a simulated step. */
+enum occ_mark { OCC_MARK_NONE, OCC_MARK_TAIL, OCC_MARK_SLACK, OCC_MARK_ALL };
 
 struct occ_instr {
 	uint8_t op, flags;
@@ -42,8 +44,11 @@ struct occ_schedule {
 void occ_schedule_1f1b(struct occ_schedule *s, int stage, int P, int M);
 /* Forward passes only (evaluation). */
 void occ_schedule_forward(struct occ_schedule *s, int stage, int P, int M);
-/* A pass over one list: sets or clears OCC_CRITICAL on SEND_GRAD and RECV_GRAD. */
-void occ_schedule_mark(struct occ_schedule *s, enum occ_mark rule);
+/* A pass over one list: sets or clears OCC_CRITICAL on the transfers of one direction, named by
+ * what sends them: OCC_SEND_ACT or OCC_SEND_GRAD. Any rule but SLACK. */
+void occ_schedule_mark(struct occ_schedule *s, enum occ_op send, enum occ_mark rule);
+/* Gradients are critical where the activations of the same micro-batch and link are. */
+void occ_schedule_follow(struct occ_schedule *s);
 void occ_schedule_print(const struct occ_schedule *s, FILE *out);
 void occ_schedule_release(struct occ_schedule *s);
 
@@ -63,5 +68,9 @@ struct occ_sim {
 };
 void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
 		  enum occ_send_mode mode, struct occ_sim *out);
+/* Marks list `s`, one of the P of a step: a transfer is critical if its receiver waits for it when
+ * all travel dense. Pure, so that all ranks agree. */
+void occ_schedule_mark_slack(struct occ_schedule *s, enum occ_op send, int P, int M,
+			     const struct occ_cost *cost);
 
 #endif

@@ -14,7 +14,8 @@
 /* One direction of a link; [messages] times, < 0 until they are known. */
 struct wire {
 	double *sent, *cost;
-	double *taken; /* rendezvous: when the receiver was ready */
+	double *taken;  /* rendezvous: when the receiver was ready */
+	double *waited; /* posted: how long the receiver waited */
 	int nsent, ntaken;
 };
 
@@ -91,6 +92,7 @@ static int recv(struct play *p, struct stage *g, struct wire *w)
 	}
 	if (end < 0)
 		return 0;
+	w->waited[k] = later(end - g->clock, 0);
 	g->clock = later(g->clock, end);
 	if (p->mode == OCC_SEND_POSTED)
 		w->taken[k] = g->clock;
@@ -150,6 +152,7 @@ static void wire_init(struct wire *w, int messages)
 	w->sent = occ_alloc(n, sizeof(double));
 	w->cost = occ_alloc(n, sizeof(double));
 	w->taken = occ_alloc(n, sizeof(double));
+	w->waited = occ_alloc(n, sizeof(double));
 	for (int k = 0; k < messages; k++)
 		w->sent[k] = w->taken[k] = -1;
 }
@@ -159,6 +162,7 @@ static void wire_release(struct wire *w)
 	occ_free(w->sent);
 	occ_free(w->cost);
 	occ_free(w->taken);
+	occ_free(w->waited);
 }
 
 static void judge(const struct play *p, int P, struct occ_sim *out)
@@ -177,26 +181,73 @@ static void judge(const struct play *p, int P, struct occ_sim *out)
 		out->total = -1;
 }
 
+static void play_init(struct play *p, int P)
+{
+	size_t stages = (size_t)P;
+	p->stage = occ_alloc(stages, sizeof(*p->stage));
+	p->wire = occ_alloc(2 * stages, sizeof(*p->wire));
+	for (int i = 0; i < 2 * P; i++)
+		wire_init(&p->wire[i], p->all[0].nmicro);
+}
+
+static void play(struct play *p, int P)
+{
+	for (int moved = 1; moved;) {
+		moved = 0;
+		for (int s = 0; s < P; s++)
+			while (advance(p, s))
+				moved = 1;
+	}
+	judge(p, P, p->out);
+}
+
+static void play_release(struct play *p, int P)
+{
+	for (int i = 0; i < 2 * P; i++)
+		wire_release(&p->wire[i]);
+	occ_free(p->wire);
+	occ_free(p->stage);
+}
+
 void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
 		  enum occ_send_mode mode, struct occ_sim *out)
 {
 	struct play p = {.all = all, .cost = cost, .mode = mode, .out = out};
-	size_t stages = (size_t)P;
 	occ_check(P >= 1 && P <= 64, "%d stages", P);
 	*out = (struct occ_sim){.stuck_stage = -1, .stuck_at = -1};
-	p.stage = occ_alloc(stages, sizeof(*p.stage));
-	p.wire = occ_alloc(2 * stages, sizeof(*p.wire));
-	for (int i = 0; i < 2 * P; i++)
-		wire_init(&p.wire[i], all[0].nmicro);
-	for (int moved = 1; moved;) {
-		moved = 0;
-		for (int s = 0; s < P; s++)
-			while (advance(&p, s))
-				moved = 1;
+	play_init(&p, P);
+	play(&p, P);
+	play_release(&p, P);
+}
+
+/* The wire of the transfer that instruction `in` of list s is an end of. */
+static const struct wire *wire_of(const struct play *p, const struct occ_schedule *s,
+				  const struct occ_instr *in, enum occ_op send)
+{
+	int sender = in->op == send ? s->stage : in->peer;
+	return &p->wire[2 * sender + (send == OCC_SEND_GRAD)];
+}
+
+void occ_schedule_mark_slack(struct occ_schedule *s, enum occ_op send, int P, int M,
+			     const struct occ_cost *cost)
+{
+	enum occ_op recv = send == OCC_SEND_GRAD ? OCC_RECV_GRAD : OCC_RECV_ACT;
+	struct occ_sim sim = {.stuck_stage = -1, .stuck_at = -1};
+	struct occ_schedule *all = occ_alloc((size_t)P, sizeof(*all));
+	struct play p = {.all = all, .cost = cost, .mode = OCC_SEND_POSTED, .out = &sim};
+	for (int i = 0; i < P; i++)
+		occ_schedule_1f1b(&all[i], i, P, M);
+	play_init(&p, P);
+	play(&p, P);
+	for (int i = 0; i < s->n; i++) {
+		struct occ_instr *in = &s->at[i];
+		if (in->op != send && in->op != recv)
+			continue;
+		int waits = wire_of(&p, s, in, send)->waited[in->mb] > 0;
+		in->flags = (uint8_t)((in->flags & ~OCC_CRITICAL) | (waits ? OCC_CRITICAL : 0));
 	}
-	judge(&p, P, out);
-	for (int i = 0; i < 2 * P; i++)
-		wire_release(&p.wire[i]);
-	occ_free(p.wire);
-	occ_free(p.stage);
+	play_release(&p, P);
+	for (int i = 0; i < P; i++)
+		occ_schedule_release(&all[i]);
+	occ_free(all);
 }

@@ -57,8 +57,36 @@ static struct occ_comm *group(struct occ_topo *t, int color, int key, enum occ_k
 	return c;
 }
 
+/* The first replica on the same node as replica dp of (pp, tp). */
+static int first_on_node(const struct occ_topo *t, int pp, int tp, int dp)
+{
+	const struct occ_layout *l = &t->layout;
+	int node = t->node_of[occ_rank_of(l, (struct occ_place){tp, pp, dp})];
+	for (int d = 0; d < dp; d++)
+		if (t->node_of[occ_rank_of(l, (struct occ_place){tp, pp, d})] == node)
+			return d;
+	return dp;
+}
+
+/* Sums over replicas are made inside nodes first: who is with whom. */
+static void group_nodes(struct occ_topo *t)
+{
+	struct occ_place p = t->place;
+	int leader = first_on_node(t, p.pp, p.tp, p.dp), nodes = 0;
+	for (int d = 0; d < t->layout.data; d++) {
+		int first = first_on_node(t, p.pp, p.tp, d);
+		nodes += first == d;
+		for (int tp = 0; tp < t->layout.tensor; tp++)
+			t->tp_differ |= first_on_node(t, p.pp, tp, d) != first;
+	}
+	t->dp_nodes = nodes;
+	struct occ_place head = {p.tp, p.pp, leader};
+	t->dp_node = group(t, occ_rank_of(&t->layout, head), p.dp, OCC_DP);
+	t->dp_leaders = group(t, leader == p.dp ? p.pp * t->layout.tensor + p.tp : -1, p.dp, OCC_DP);
+}
+
 void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_layout *l,
-		   int ranks_per_node)
+		   int ranks_per_node, int fused)
 {
 	memset(t, 0, sizeof(*t));
 	t->layout = *l;
@@ -74,11 +102,15 @@ void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_
 	t->tp = group(t, p.pp * l->data + p.dp, p.tp, OCC_TP);
 	t->dp = group(t, p.pp * l->tensor + p.tp, p.dp, OCC_DP);
 	t->model = group(t, p.dp, p.pp * l->tensor + p.tp, OCC_NKINDS);
-	t->embed = group(t, end ? p.dp * l->tensor + p.tp : -1, p.pp, OCC_EMBEDDING);
+	int color = fused ? p.tp : p.dp * l->tensor + p.tp;
+	t->embed = group(t, end ? color : -1, p.pp * l->data + p.dp, OCC_EMBEDDING);
+	group_nodes(t);
 }
 
 void occ_topo_release(struct occ_topo *t)
 {
+	occ_comm_close(t->dp_leaders);
+	occ_comm_close(t->dp_node);
 	occ_comm_close(t->embed);
 	occ_comm_close(t->model);
 	occ_comm_close(t->dp);

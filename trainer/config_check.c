@@ -114,13 +114,6 @@ static int check_built(struct occ_config *c, struct occ_err *e)
 		const char *key;
 		int used;
 	} rows[] = {
-		{"compress.pipeline_backward.codec",
-		 strcmp(c->compress.pipeline_backward.codec, "none") != 0},
-		{"compress.pipeline_forward.codec",
-		 strcmp(c->compress.pipeline_forward.codec, "none") != 0},
-		{"compress.data_parallel.codec",
-		 strcmp(c->compress.data_parallel.codec, "none") != 0},
-		{"compress.embedding.fused", c->compress.embedding_fused},
 		{"log.trace_iters", c->log.trace_iters.n > 0},
 		{"parallel.transport nccl", !strcmp(c->parallel.transport, "nccl")},
 	};
@@ -128,6 +121,62 @@ static int check_built(struct occ_config *c, struct occ_err *e)
 		if (rows[i].used)
 			return occ_fail(e, OCC_E_CONFIG, "%s: this part is not built yet",
 					rows[i].key);
+	return 0;
+}
+
+/* What a link's site may not be. */
+static int check_link(const struct occ_config *c, const char *name,
+		      const struct occ_config_site *s, struct occ_err *e)
+{
+	double slice = (double)(c->batch.micro * c->model.seq_len) * (double)c->model.hidden;
+	if (!strcmp(s->codec, "auto"))
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.%s.codec: auto is for compress.data_parallel only",
+				name);
+	if (!strcmp(s->mark, "slack") && c->parallel.pipeline > 64)
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.%s.mark: slack simulates at most 64 stages, "
+				"parallel.pipeline is %lld",
+				name, LL(c->parallel.pipeline));
+	if (!strcmp(s->codec, "topk") && slice / (double)c->parallel.tensor > INT32_MAX)
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.%s.codec: topk counts at most 2^31 - 1 values of a "
+				"micro-batch",
+				name);
+	return 0;
+}
+
+/* Gradients follow the support of activations: no codec of their own. */
+static int check_follow(const struct occ_config *c, struct occ_err *e)
+{
+	const char *back = c->compress.pipeline_backward.codec;
+	if (!strcmp(c->compress.pipeline_forward.codec, "dct") && strcmp(back, "none") != 0 &&
+	    strcmp(back, "dct") != 0)
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.pipeline_backward.codec %s: with dct on "
+				"compress.pipeline_forward gradients follow its support; set none "
+				"or dct",
+				back);
+	return 0;
+}
+
+static int check_sum(const struct occ_config *c, struct occ_err *e)
+{
+	const struct occ_config_site *s = &c->compress.data_parallel;
+	double T = (double)c->parallel.tensor, h = (double)c->model.hidden;
+	double rows = (double)c->model.vocab_size / T + (double)c->model.vocab_multiple;
+	rows = rows > 4 * h / T ? rows : 4 * h / T;
+	rows = rows > (double)c->model.seq_len ? rows : (double)c->model.seq_len;
+	if ((!strcmp(s->codec, "topk") || !strcmp(s->codec, "dct")) && rows * h > INT32_MAX)
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.data_parallel.codec: %s counts at most 2^31 - 1 values "
+				"of a tensor, and this model has larger ones",
+				s->codec);
+	if (s->stages > (double)c->parallel.pipeline)
+		return occ_fail(
+			e, OCC_E_CONFIG,
+			"compress.data_parallel.stages %g is more than parallel.pipeline %lld",
+			s->stages, LL(c->parallel.pipeline));
 	return 0;
 }
 
@@ -148,12 +197,10 @@ static int check_compress(struct occ_config *c, struct occ_err *e)
 					"compress.%s.bits: %lld is not one of 2, 4, 8",
 					rows[i].name, LL(bits));
 	}
-	if (c->compress.data_parallel.stages > (double)c->parallel.pipeline)
-		return occ_fail(
-			e, OCC_E_CONFIG,
-			"compress.data_parallel.stages %g is more than parallel.pipeline %lld",
-			c->compress.data_parallel.stages, LL(c->parallel.pipeline));
-	return 0;
+	if (check_link(c, "pipeline_forward", &c->compress.pipeline_forward, e) ||
+	    check_link(c, "pipeline_backward", &c->compress.pipeline_backward, e))
+		return -1;
+	return check_follow(c, e) || check_sum(c, e) ? -1 : 0;
 }
 
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e)

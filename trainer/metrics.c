@@ -76,6 +76,23 @@ static void put_start(struct occ_metrics *m)
 	put_event(m, o);
 }
 
+/* Why a codec that is set compresses nothing; NULL if none is set, or it does. */
+static const char *why_dense(const struct occ_run *r)
+{
+	const struct occ_policy *p = &r->policy;
+	int set = 0;
+	for (int k = 0; k < OCC_NSITES; k++)
+		set |= p->site[k].knobs.codec != NULL;
+	if (!set || r->compresses)
+		return NULL;
+	if (p->scope == OCC_SCOPE_NONE)
+		return "compress.scope is none";
+	return p->scope == OCC_SCOPE_INTER_NODE
+		       ? "no transfer that a codec is set for leaves a node (compress.scope "
+			 "\"all\" compresses inside nodes too)"
+		       : "no transfer that a codec is set for would gain by it";
+}
+
 static void say_start(const struct occ_run *r)
 {
 	const struct occ_layout *l = &r->topo.layout;
@@ -95,6 +112,9 @@ static void say_start(const struct occ_run *r)
 		}
 		printf("; %lld micro-batches\n", (long long)r->nmicro);
 	}
+	const char *dense = why_dense(r);
+	if (dense)
+		printf("compression inactive: %s\n", dense);
 	if (r->resumed[0])
 		printf("resumed from %s at step %lld\n", r->resumed, (long long)r->step);
 	fflush(stdout);
@@ -137,30 +157,55 @@ void occ_metrics_close(struct occ_metrics *m, const char *why)
 	memset(m, 0, sizeof(*m));
 }
 
-enum { NFIELDS = 8 };
-static const char *const field_name[NFIELDS] = {
+/* The sums of all ranks; what is derived from them stands in traffic_json. */
+enum field {
+	MESSAGES,
+	RAW,
+	WIRE,
+	INTER_RAW,
+	INTER_WIRE,
+	ENCODE_MS,
+	DECODE_MS,
+	EXPOSED_MS,
+	RESIDUAL2, /* of all streams: ||E||^2, and the mean ||X + E||^2 of a message */
+	INPUT2,
+	NFIELDS
+};
+static const char *const field_name[RESIDUAL2] = {
 	"messages",  "raw_bytes", "wire_bytes", "inter_node_raw_bytes", "inter_node_wire_bytes",
 	"encode_ms", "decode_ms", "exposed_ms",
 };
 
+static void take_stream(void *arg, enum occ_kind kind, const char *name, struct occ_stream *s)
+{
+	double(*sum)[NFIELDS] = arg;
+	(void)name;
+	sum[kind][RESIDUAL2] += occ_stream_residual2(s);
+	sum[kind][INPUT2] += s->x_count ? s->x_norm2 / (double)s->x_count : 0;
+	s->x_norm2 = 0;
+	s->x_count = 0;
+}
+
 /* Sums of all ranks since the last call, [kind][field]; resets the counters. Collective. */
 static void take_traffic(struct occ_run *r, double sum[OCC_NKINDS][NFIELDS])
 {
+	memset(sum, 0, OCC_NKINDS * sizeof(*sum));
 	for (int k = 0; k < OCC_NKINDS; k++) {
 		const struct occ_traffic *t = &r->topo.traffic[k];
-		const double row[NFIELDS] = {
-			(double)t->messages,
-			(double)t->raw_bytes,
-			(double)t->wire_bytes,
-			(double)t->inter_node_raw_bytes,
-			(double)t->inter_node_wire_bytes,
-			t->encode_ms,
-			t->decode_ms,
-			t->exposed_ms,
+		const double row[RESIDUAL2] = {
+			[MESSAGES] = (double)t->messages,
+			[RAW] = (double)t->raw_bytes,
+			[WIRE] = (double)t->wire_bytes,
+			[INTER_RAW] = (double)t->inter_node_raw_bytes,
+			[INTER_WIRE] = (double)t->inter_node_wire_bytes,
+			[ENCODE_MS] = t->encode_ms,
+			[DECODE_MS] = t->decode_ms,
+			[EXPOSED_MS] = t->exposed_ms,
 		};
 		memcpy(sum[k], row, sizeof(row));
 	}
 	memset(r->topo.traffic, 0, sizeof(r->topo.traffic));
+	occ_exec_streams(&r->exec, take_stream, sum);
 	occ_comm_sum_double(r->world, &sum[0][0], OCC_NKINDS * NFIELDS);
 }
 
@@ -169,11 +214,11 @@ static cJSON *traffic_json(double sum[OCC_NKINDS][NFIELDS])
 	cJSON *all = cJSON_CreateObject();
 	for (int k = 0; k < OCC_NKINDS; k++) {
 		cJSON *o = cJSON_AddObjectToObject(all, occ_kind_name[k]);
-		for (int f = 0; f < NFIELDS; f++) {
+		for (int f = 0; f < RESIDUAL2; f++)
 			add_number(o, field_name[f], sum[k][f]);
-			if (f == 4) /* no codec keeps a residual yet */
-				add_number(o, "residual_norm", 0);
-		}
+		add_number(o, "ratio", sum[k][WIRE] > 0 ? sum[k][RAW] / sum[k][WIRE] : 1);
+		add_number(o, "residual_norm", sqrt(sum[k][RESIDUAL2]));
+		add_number(o, "input_norm", sqrt(sum[k][INPUT2]));
 	}
 	return all;
 }
@@ -198,8 +243,8 @@ static double saved_percent(double sum[OCC_NKINDS][NFIELDS])
 {
 	double raw = 0, wire = 0;
 	for (int k = 0; k < OCC_NKINDS; k++) {
-		raw += sum[k][1];
-		wire += sum[k][2];
+		raw += sum[k][RAW];
+		wire += sum[k][WIRE];
 	}
 	return raw > 0 ? 100 * (1 - wire / raw) : 0;
 }
@@ -266,23 +311,33 @@ void occ_metrics_pause(struct occ_metrics *m, double seconds)
 	m->since += seconds;
 }
 
-void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens)
+static void say_eval(const struct occ_run *r, const struct occ_eval *v)
+{
+	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)", (long long)r->step,
+	       plain(v->loss), plain(exp(v->loss)), (long long)v->tokens);
+	if (isfinite(v->masked_loss))
+		printf("  with activations compressed %.4f", v->masked_loss);
+	putchar('\n');
+	fflush(stdout);
+}
+
+void occ_metrics_eval(struct occ_metrics *m, const struct occ_eval *v)
 {
 	if (m->run->world->rank != 0)
 		return;
 	cJSON *o = event("eval");
 	add_number(o, "iter", (double)m->run->step);
-	add_number(o, "loss", loss);
-	add_number(o, "perplexity", exp(loss));
-	add_number(o, "tokens", (double)tokens);
-	if (!isfinite(loss))
+	add_number(o, "loss", v->loss);
+	add_number(o, "perplexity", exp(v->loss));
+	add_number(o, "tokens", (double)v->tokens);
+	if (isfinite(v->masked_loss))
+		add_number(o, "masked_loss", v->masked_loss);
+	if (!isfinite(v->loss))
 		cJSON_AddTrueToObject(o, "nonfinite");
 	put_event(m, o);
 	if (m->board)
-		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)loss);
-	printf("eval at step %lld  loss %.4f  perplexity %.3f  (%lld tokens)\n",
-	       (long long)m->run->step, plain(loss), plain(exp(loss)), (long long)tokens);
-	fflush(stdout);
+		occ_tensorboard_scalar(m->board, "valid_loss", m->run->step, (float)v->loss);
+	say_eval(m->run, v);
 }
 
 void occ_metrics_checkpoint(struct occ_metrics *m, double seconds)

@@ -27,7 +27,7 @@ void occ_metrics_close(struct occ_metrics *m, const char *why); /* the end event
 void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s);
 /* Time spent outside steps (evaluation, checkpoints) does not count as step time. */
 void occ_metrics_pause(struct occ_metrics *m, double seconds);
-void occ_metrics_eval(struct occ_metrics *m, double loss, int64_t tokens);
+void occ_metrics_eval(struct occ_metrics *m, const struct occ_eval *v);
 void occ_metrics_checkpoint(struct occ_metrics *m, double seconds);
 
 /* Rank 0 only, others at once 0: prepares log.dir and opens its files (metrics_file.c). */

@@ -159,6 +159,15 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	return bad;
 }
 
+/* Every stream times itself and measures what it is given. */
+static void count_stream(void *arg, enum occ_kind kind, const char *name, struct occ_stream *s)
+{
+	(void)kind;
+	(void)name;
+	s->measure = 1;
+	++*(int64_t *)arg;
+}
+
 static void open_model(struct occ_run *r, int train)
 {
 	const struct occ_config *c = &r->conf;
@@ -166,14 +175,24 @@ static void open_model(struct occ_run *r, int train)
 	int P = l->pipeline, stage = r->topo.place.pp;
 	int64_t rows = c->batch.micro * c->model.seq_len;
 	size_t piece = (size_t)rows * (size_t)c->model.hidden * sizeof(float);
-	if (train)
+	if (train) {
 		occ_schedule_1f1b(&r->sched, stage, P, (int)r->nmicro);
+		occ_policy_mark(c, &r->policy, &r->sched);
+	}
 	occ_schedule_forward(&r->eval_sched, stage, P, (int)r->nmicro);
+	occ_schedule_forward(&r->masked_sched, stage, P, (int)r->nmicro);
+	occ_schedule_mark(&r->masked_sched, OCC_SEND_ACT, OCC_MARK_ALL);
 	int slots = train ? r->sched.slots : 0;
 	occ_group_init(&r->tp, r->topo.tp, r->dev, piece);
 	occ_gpt_init(&r->gpt, &r->shape, &r->topo, r->dev, &r->tp, c->batch.micro, slots);
-	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, rows, c->model.hidden,
-		      slots > 0 ? slots : 1);
+	occ_gpt_stage(&r->gpt, &r->stage);
+	struct occ_exec_conf x = {rows, c->model.hidden, slots > 0 ? slots : 1, &r->policy,
+				  &r->stage};
+	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
+	int64_t streams = 0;
+	occ_exec_streams(&r->exec, count_stream, &streams);
+	occ_comm_max_int64(r->world, &streams, 1);
+	r->compresses = streams > 0;
 	if (train)
 		occ_optim_init(&r->optim, &r->gpt);
 	r->tokens = occ_alloc((size_t)(r->nmicro * c->batch.micro * (c->model.seq_len + 1)),
@@ -193,7 +212,8 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 		return code;
 	struct occ_layout l = {(int)c->parallel.tensor, (int)c->parallel.pipeline,
 			       (int)c->parallel.data};
-	occ_topo_init(&r->topo, world, &l, (int)c->parallel.ranks_per_node);
+	occ_policy_of(c, &r->policy);
+	occ_topo_init(&r->topo, world, &l, (int)c->parallel.ranks_per_node, r->policy.fused);
 	say_place(&r->topo);
 	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 	r->dev = occ_device_open(c->train.device, type, threads_for(c, world), &e);
@@ -222,6 +242,7 @@ void occ_run_close(struct occ_run *r)
 	}
 	occ_schedule_release(&r->sched);
 	occ_schedule_release(&r->eval_sched);
+	occ_schedule_release(&r->masked_sched);
 	occ_data_close(r->train);
 	occ_data_close(r->valid);
 	occ_tokenizer_close(r->tok);

@@ -6,6 +6,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/data.h"
 #include "trainer/optim.h"
+#include "trainer/policy.h"
 
 struct occ_run {
 	const struct occ_args *args; /* borrowed; shared by rank threads */
@@ -16,11 +17,14 @@ struct occ_run {
 	struct occ_group tp;
 	struct occ_gpt_shape shape;
 	struct occ_gpt gpt;
+	struct occ_stage stage;   /* of gpt */
+	struct occ_policy policy; /* how things travel */
 	struct occ_exec exec;
 	struct occ_optim optim;
 	struct occ_tokenizer *tok;      /* NULL until data or generate needs it */
 	struct occ_data *train, *valid; /* NULL where not set or this stage reads no tokens */
-	struct occ_schedule sched, eval_sched;
+	struct occ_schedule sched, eval_sched, masked_sched;
+	int compresses; /* some rank has a transfer that may travel compressed */
 	int64_t nmicro;  /* micro-batches of a step on this replica */
 	int32_t *tokens; /* [nmicro][micro][seq_len + 1]; owned */
 	int64_t step;    /* steps completed */
@@ -46,10 +50,14 @@ void occ_run_shape(const struct occ_config *c, int tp, struct occ_gpt_shape *s);
 void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, int shuffle,
 		    int64_t limit);
 
-/* Collective. Mean token loss over the first eval.iters global batches of data.valid; sets *tokens.
- * Returns 1 if `stoppable` and a stop was asked for meanwhile (the value is then of what was done).
- */
-int occ_run_eval(struct occ_run *r, int stoppable, double *loss, int64_t *tokens);
+struct occ_eval {
+	double loss;        /* mean over tokens; NaN of none */
+	double masked_loss; /* with activations compressed as in training; NaN where they are not */
+	int64_t tokens;
+	int stopped; /* a stop was asked for meanwhile: the values are of what was done */
+};
+/* Collective. Over the first eval.iters global batches of data.valid. */
+struct occ_eval occ_run_eval(struct occ_run *r, int stoppable);
 
 /* Modes: the body of each rank. Return the exit code. */
 int occ_train_main(struct occ_comm *world, void *args);

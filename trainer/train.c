@@ -16,7 +16,6 @@
 struct loop {
 	struct occ_run run;
 	struct occ_metrics metrics;
-	struct occ_stage stage;
 	double step_s,
 		save_s; /* the last step's and save's time: what must fit before a time limit */
 	int stopped;
@@ -45,7 +44,7 @@ static void run_schedule(struct loop *l)
 	};
 	occ_run_tokens(r, r->train, r->step, c->data.shuffle, -1);
 	occ_gpt_begin(&r->gpt, &b);
-	occ_exec_step(&r->exec, &r->sched, &l->stage);
+	occ_exec_step(&r->exec, &r->sched, r->step);
 }
 
 /* Loss, norm and the wish to stop, summed over all ranks in rank order. Replicas hold equal
@@ -100,7 +99,9 @@ static int step(struct loop *l, struct verdict *v)
 	int code = 0;
 	run_schedule(l);
 	*v = agree_step(l, &worst);
-	if (isfinite(v->loss) && isfinite(v->norm)) {
+	int counts = isfinite(v->loss) && isfinite(v->norm);
+	occ_exec_end(&r->exec, counts || !r->policy.undo);
+	if (counts) {
 		double clip = o->clip_grad > 0 ? fmin(1.0, o->clip_grad / (v->norm + 1e-6)) : 1.0;
 		occ_optim_update(&r->optim, o, lr, clip);
 		r->skipped_in_row = 0;
@@ -192,13 +193,13 @@ static int evaluate(struct loop *l, int last)
 {
 	struct occ_run *r = &l->run;
 	struct occ_err e = {0};
-	double loss, from = occ_seconds();
-	int64_t tokens;
-	l->stopped |= occ_run_eval(r, !last, &loss, &tokens);
+	double from = occ_seconds();
+	struct occ_eval v = occ_run_eval(r, !last);
+	l->stopped |= v.stopped;
 	if (!l->stopped) /* of fewer batches than asked for, the value would mislead */
-		occ_metrics_eval(&l->metrics, loss, tokens);
+		occ_metrics_eval(&l->metrics, &v);
 	occ_metrics_pause(&l->metrics, occ_seconds() - from);
-	if (!isfinite(loss) && !l->stopped)
+	if (!isfinite(v.loss) && !l->stopped)
 		occ_fail(&e, OCC_E_NUMERIC, "after step %lld: the validation loss is not finite",
 			 (long long)r->step);
 	return occ_agree(r->world, &e);
@@ -270,7 +271,6 @@ int occ_train_main(struct occ_comm *world, void *args)
 	if (!code)
 		code = occ_metrics_open(&l.metrics, &l.run);
 	if (!code) {
-		occ_gpt_stage(&l.run.gpt, &l.stage);
 		code = loop(&l);
 		const char *why = code ? "failed" : l.stopped ? "stopped" : "finished";
 		occ_metrics_close(&l.metrics, why);
