@@ -20,6 +20,8 @@ struct setting {
 	double dropout;
 	int padding; /* the last samples of the batch are padding */
 	int threads;
+	struct occ_policy policy; /* zero: all travels dense */
+	int ranks_per_node;
 };
 
 /* One rank, opened for steps. */
@@ -93,7 +95,7 @@ static inline void rank_open(struct rank *r, const struct setting *s, struct occ
 	int M = s->global / (s->micro * s->layout.data);
 	memset(r, 0, sizeof(*r));
 	r->set = s;
-	occ_topo_init(&r->topo, world, &s->layout, 0);
+	occ_topo_init(&r->topo, world, &s->layout, s->ranks_per_node, s->policy.fused);
 	r->dev = occ_device_open(s->device, s->type, s->threads ? s->threads : 1, &e);
 	occ_check(r->dev != NULL, "%s", e.text);
 	occ_group_init(&r->tp, r->topo.tp, r->dev, 1 << 12);
@@ -101,10 +103,17 @@ static inline void rank_open(struct rank *r, const struct setting *s, struct occ
 		occ_schedule_1f1b(&r->sched, r->topo.place.pp, s->layout.pipeline, M);
 	else
 		occ_schedule_forward(&r->sched, r->topo.place.pp, s->layout.pipeline, M);
+	occ_schedule_mark(&r->sched, OCC_SEND_ACT, s->policy.site[OCC_PP_FORWARD].mark);
+	if (occ_route_follows(&s->policy))
+		occ_schedule_follow(&r->sched);
+	else
+		occ_schedule_mark(&r->sched, OCC_SEND_GRAD, s->policy.site[OCC_PP_BACKWARD].mark);
 	occ_gpt_init(&r->gpt, &shape, &r->topo, r->dev, &r->tp, s->micro,
 		     slots ? r->sched.slots : 0);
-	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, s->micro * T, HIDDEN, r->sched.slots);
 	occ_gpt_stage(&r->gpt, &r->stage);
+	struct occ_exec_conf x = {s->micro * T, HIDDEN, r->sched.slots, &s->policy,
+				  &r->stage};
+	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
 	r->flat = occ_alloc((size_t)r->gpt.weights.size, sizeof(float));
 	fill_weights(&r->gpt.weights, r->flat);
 	occ_gpt_put(&r->gpt, r->flat);
@@ -137,7 +146,7 @@ static inline void rank_step(struct rank *r, uint32_t step, int train)
 		.train = train,
 	};
 	occ_gpt_begin(&r->gpt, &b);
-	occ_exec_step(&r->exec, &r->sched, &r->stage);
+	occ_exec_step(&r->exec, &r->sched, step);
 }
 
 #endif

@@ -64,7 +64,7 @@ static int save_body(struct occ_comm *world, void *arg)
 	struct occ_weights w;
 	struct occ_ckpt_state s;
 	struct occ_err e = {0};
-	occ_topo_init(&t, world, &j->l, 0);
+	occ_topo_init(&t, world, &j->l, 0, 0);
 	occ_weights_init(&w, &j->shape, &j->l, t.place);
 	float *flat = occ_alloc((size_t)w.size, 3 * sizeof(*flat));
 	draw(&w, j->seed, flat);

@@ -222,7 +222,7 @@ static void check_traffic(const struct fake *f, int steps)
 static void train(struct fake *f, struct occ_exec *x, const struct occ_schedule *list, int step)
 {
 	begin_step(f, step);
-	occ_exec_step(x, list, &f->stage);
+	occ_exec_step(x, list, step);
 	CHECK(f->forwards == f->set->M && f->backwards == f->set->M, "step %d", step);
 	check_grads(f);
 }
@@ -233,14 +233,14 @@ static void run_steps(struct fake *f, struct occ_exec *x)
 	struct occ_schedule list, eval;
 	int P = f->set->layout.pipeline, s = f->topo->place.pp;
 	occ_schedule_1f1b(&list, s, P, f->set->M);
-	occ_schedule_mark(&list, OCC_MARK_TAIL);
+	occ_schedule_mark(&list, OCC_SEND_GRAD, OCC_MARK_TAIL);
 	occ_schedule_forward(&eval, s, P, 5);
 	for (int step = 0; step < STEPS; step++)
 		train(f, x, &list, step);
 	check_traffic(f, STEPS);
 	begin_step(f, STEPS);
 	f->evaluating = 1;
-	occ_exec_step(x, &eval, &f->stage);
+	occ_exec_step(x, &eval, STEPS);
 	f->evaluating = 0;
 	CHECK(f->forwards == 5 && f->backwards == 0, "evaluation of 5");
 	int64_t calls = occ_mem_calls();
@@ -276,17 +276,25 @@ static int body(struct occ_comm *world, void *arg)
 	struct occ_exec x;
 	struct occ_group tp;
 	struct occ_device dev = {.ops = &fake_ops[set->visible], .type = set->type, .threads = 1};
-	occ_topo_init(&topo, world, &set->layout, set->ranks_per_node);
+	occ_topo_init(&topo, world, &set->layout, set->ranks_per_node, 0);
 	check_topo(&topo);
 	struct fake f = {.set = set, .topo = &topo, .dev = &dev};
 	int s = topo.place.pp, P = set->layout.pipeline, slots = P - s < set->M ? P - s : set->M;
 	f.stage = (struct occ_stage){.self = &f, .forward = forward, .backward = backward};
 	f.stage.d_grad = dev.ops->alloc(&dev, GRADS * sizeof(float));
 	f.stage.n_grad = GRADS;
-	f.stage.embed_at = embed_at(s);
-	f.stage.embed_n = set->tied ? EMBED : 0;
+	int at = embed_at(s);
+	const struct occ_tensor tensors[] = {
+		{.name = "a", .n = 1, .m = at},
+		{.name = "e", .at = at, .n = 1, .m = EMBED, .embedding = set->tied && P > 1},
+		{.name = "b", .at = at + EMBED, .n = 1, .m = GRADS - EMBED - at},
+	};
+	f.stage.tensor = tensors;
+	f.stage.ntensors = 3;
+	struct occ_policy dense = {0};
+	struct occ_exec_conf conf = {set->rows, set->C, slots, &dense, &f.stage};
 	occ_group_init(&tp, topo.tp, &dev, 1 << 15);
-	occ_exec_init(&x, &topo, &dev, &tp, set->rows, set->C, slots);
+	occ_exec_init(&x, &topo, &dev, &tp, &conf);
 	run_steps(&f, &x);
 	occ_exec_release(&x);
 	occ_group_release(&tp);

@@ -212,7 +212,7 @@ static void check_measure(struct setting s, int slots)
 	struct occ_group tp;
 	struct occ_gpt g;
 	struct occ_err e = {0};
-	occ_topo_init(&topo, world, &s.layout, 0);
+	occ_topo_init(&topo, world, &s.layout, 0, 0);
 	struct occ_device *dev = occ_device_open(s.device, s.type, 1, &e);
 	occ_group_init(&tp, topo.tp, dev, 1 << 12);
 	occ_gpt_measure(&shape, &s.layout, topo.place, s.type, s.micro, slots, &m);

@@ -113,6 +113,11 @@ static void check_play(const struct occ_schedule *all, int P, int M)
 	CHECK((sim.stuck_stage >= 0) == (sim.total < 0), "P %d M %d: who is stuck", P, M);
 }
 
+static void mark(struct occ_schedule *s, enum occ_mark rule)
+{
+	occ_schedule_mark(s, OCC_SEND_GRAD, rule);
+}
+
 static void check_shape(int P, int M)
 {
 	static const enum occ_mark rules[] = {OCC_MARK_TAIL, OCC_MARK_ALL, OCC_MARK_NONE};
@@ -125,7 +130,7 @@ static void check_shape(int P, int M)
 	}
 	for (int r = 0; r < 3; r++) {
 		for (int s = 0; s < P; s++)
-			occ_schedule_mark(&all[s], rules[r]);
+			mark(&all[s], rules[r]);
 		for (int s = 0; s + 1 < P; s++) {
 			check_link(&all[s], OCC_SEND_ACT, &all[s + 1], OCC_RECV_ACT, M, rules[r]);
 			check_link(&all[s + 1], OCC_SEND_GRAD, &all[s], OCC_RECV_GRAD, M, rules[r]);
@@ -160,7 +165,7 @@ static void check_by_hand(void)
 	struct occ_sim sim;
 	for (int s = 0; s < 2; s++) {
 		occ_schedule_1f1b(&all[s], s, 2, 1);
-		occ_schedule_mark(&all[s], OCC_MARK_TAIL);
+		mark(&all[s], OCC_MARK_TAIL);
 	}
 	/* forward 1, travel 1, forward 1, backward 2, travel 0.5, backward 2 */
 	for (int mode = OCC_SEND_POSTED; mode <= OCC_SEND_RENDEZVOUS; mode++) {
@@ -219,7 +224,7 @@ static void check_print(void)
 	size_t size = 0;
 	FILE *out = open_memstream(&text, &size);
 	occ_schedule_1f1b(&s, 1, 3, 3);
-	occ_schedule_mark(&s, OCC_MARK_TAIL);
+	mark(&s, OCC_MARK_TAIL);
 	occ_schedule_print(&s, out);
 	fclose(out);
 	CHECK(strcmp(text, golden) == 0, "printed:\n%s", text);
