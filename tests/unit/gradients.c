@@ -106,7 +106,7 @@ static void linear_setup(struct problem *p)
 
 static double linear_loss(struct problem *p)
 {
-	struct occ_gemm g = {0, 1, p->R, p->V, p->C, p->C, p->C, p->V, OCC_F32, 0, 1};
+	struct occ_gemm g = {0, 1, p->R, p->V, p->C, p->C, p->C, p->V, OCC_F32, 0, 1, 0};
 	OPS->gemm(p->d, &g, p->x[0], p->x[1], p->x[2], p->y[0]);
 	return dot(p->R * p->V, p->y[0], p->g[0]);
 }
