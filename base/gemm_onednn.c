@@ -195,6 +195,6 @@ void occ_gemm_run(struct occ_gemm_lib *lib, const struct occ_gemm *g, const void
 	if (x->prim)
 		execute(lib, x, (void *[]){(void *)a, (void *)b, (void *)bias, c, lib->arena});
 	else
-		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c,
-				 product_f32, lib);
+		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c, product_f32,
+				 lib);
 }

@@ -55,6 +55,6 @@ void occ_gemm_run(struct occ_gemm_lib *lib, const struct occ_gemm *g, const void
 	if (type == OCC_F32 && g->c_type == OCC_F32)
 		product(lib, g, a, b, bias, c);
 	else
-		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c,
-				 product, lib);
+		occ_gemm_widened(&lib->widen, g, type, (const void *[]){a, b, bias}, c, product,
+				 lib);
 }

@@ -45,6 +45,8 @@ struct occ_codec_ops {
 	int64_t (*state)(const struct occ_codec *c);   /* NULL: none */
 	int64_t (*scratch)(const struct occ_codec *c); /* NULL: none */
 	void (*start)(struct occ_codec *c);            /* fills a new state; NULL with state NULL */
+	/* From now on at another rank, at most that of init; what is kept goes on. NULL: none. */
+	void (*resize)(struct occ_codec *c, int64_t rank);
 	/* Returns the wire's length. x is left as it is. */
 	size_t (*encode)(struct occ_codec *c, const float *d_x, void *d_wire);
 	/* Needs no state: any codec of the same shape and knobs decodes a wire of that length.

@@ -46,6 +46,24 @@ static void start(struct occ_codec *c)
 	occ_free(q);
 }
 
+/* Columns that there were stay; new ones are drawn. */
+static void resize(struct occ_codec *c, int64_t rank)
+{
+	int64_t r0 = rank_of(c), r1;
+	float *q0 = occ_alloc((size_t)q_size(c), sizeof(*q0));
+	c->dev->ops->get(c->dev, q0, c->d_state, (size_t)q_size(c) * sizeof(*q0));
+	c->knobs.rank = rank;
+	r1 = rank_of(c);
+	float *q1 = occ_alloc((size_t)q_size(c), sizeof(*q1));
+	for (int64_t i = 0; i < q_size(c); i++)
+		q1[i] = i % r1 < r0 ? q0[i / r1 * r0 + i % r1]
+				    : occ_rng_normal(c->key, c->id, (uint64_t)i);
+	c->dev->ops->put(c->dev, c->d_state, q1, (size_t)q_size(c) * sizeof(*q1));
+	c->dev->ops->sync(c->dev);
+	occ_free(q1);
+	occ_free(q0);
+}
+
 /* Scratch: P, this rank's own Q, and a Q to subtract with. */
 static int64_t scratch(const struct occ_codec *c)
 {
@@ -186,6 +204,7 @@ const struct occ_codec_ops occ_codec_powersgd = {
 	.state = state,
 	.scratch = scratch,
 	.start = start,
+	.resize = resize,
 	.encode = encode,
 	.decode = decode,
 	.rounds = rounds,

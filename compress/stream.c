@@ -101,9 +101,8 @@ static const float *input(struct occ_stream *s, const void *d_x)
 		d_in = d_to;
 	}
 	if (s->measure) {
-		double sum;
-		d->ops->sum_squares(d, elements(s), d_in, &sum);
-		s->x_norm2 += sum;
+		d->ops->sum_squares(d, elements(s), d_in, &s->x_last2);
+		s->x_norm2 += s->x_last2;
 		s->x_count++;
 	}
 	return d_in;

@@ -32,6 +32,7 @@ struct occ_stream {
 	int touched;     /* a message of this step has changed something */
 	double x_norm2;  /* with `measure`: sums of ||X + E||^2 over x_count messages, since */
 	int64_t x_count; /* their owner took them */
+	double x_last2;  /* with `measure`: of the last message */
 	double encode_ms, decode_ms; /* since the owner took them */
 };
 

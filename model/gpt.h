@@ -12,13 +12,13 @@ struct occ_gpt {
 	struct occ_group *tp;   /* borrowed */
 	int stage, nstages;
 	int64_t first_layer, nlayers;
-	int64_t micro, T;    /* sequences a micro-batch, tokens a sequence now (<= seq_len) */
-	void *d_w;           /* flat weights, device's type; owned, like all below */
-	float *d_grad;       /* flat gradients; NULL if opened for evaluation only */
-	double loss_sum;     /* last stage: sum of token losses since begin; tp ranks agree */
-	int64_t loss_tokens; /* tokens that counted */
+	int64_t micro, T;          /* sequences a micro-batch, tokens a sequence now (<= seq_len) */
+	void *d_w;                 /* flat weights, device's type; owned, like all below */
+	float *d_grad;             /* flat gradients; NULL if opened for evaluation only */
+	double loss_sum;           /* last stage: sum of token losses since begin; tp ranks agree */
+	int64_t loss_tokens;       /* tokens that counted */
 	struct occ_tensor *tensor; /* [weights.n] of d_grad; NULL for evaluation */
-	void *impl;          /* activations and scratch (gpt_internal.h) */
+	void *impl;                /* activations and scratch (gpt_internal.h) */
 };
 
 /* What a pass works on; borrowed by the gpt until the next begin. */

@@ -25,16 +25,16 @@ struct occ_stage {
 };
 
 struct occ_exec_conf {
-	int64_t rows, C; /* micro * seq_len, hidden */
-	int slots;       /* as the training schedule needs */
+	int64_t rows, C;                 /* micro * seq_len, hidden */
+	int slots;                       /* as the training schedule needs */
 	const struct occ_policy *policy; /* borrowed; how things travel */
 	struct occ_stage *stage;         /* borrowed */
 };
 
 struct occ_exec {
-	struct occ_topo *topo;                              /* borrowed */
-	struct occ_device *dev;                             /* borrowed */
-	struct occ_group *tp;                               /* borrowed */
+	struct occ_topo *topo;  /* borrowed */
+	struct occ_device *dev; /* borrowed */
+	struct occ_group *tp;   /* borrowed */
 	struct occ_exec_conf conf;
 	struct occ_reduce reduce;
 	struct occ_link act_in, act_out, grad_in, grad_out; /* owned; unused at the ends */

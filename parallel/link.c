@@ -222,9 +222,8 @@ static size_t pack(struct occ_link *l, const void *d_slice)
 static void unpack(struct occ_link *l, size_t bytes, void *d_slice)
 {
 	if (l->followed) {
-		occ_stream_decode_follow(&l->stream,
-					 support_at(l->followed, l->followed->popped++), l->d_wire,
-					 d_slice);
+		occ_stream_decode_follow(&l->stream, support_at(l->followed, l->followed->popped++),
+					 l->d_wire, d_slice);
 		return;
 	}
 	occ_stream_decode(&l->stream, l->d_wire, bytes, d_slice);

@@ -40,8 +40,8 @@ struct occ_link {
 	int64_t n;    /* rows of this rank's slice */
 	size_t bytes; /* of the slice, dense */
 	struct occ_stream stream;
-	int has_stream; /* some transfer may be compressed */
-	void *d_wire;   /* owned; NULL without stream */
+	int has_stream;                /* some transfer may be compressed */
+	void *d_wire;                  /* owned; NULL without stream */
 	struct occ_supports supports;  /* forward links that gradients follow */
 	struct occ_supports *followed; /* backward links: of the forward link; borrowed */
 	void *wire[2];                 /* owned host memory */

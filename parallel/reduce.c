@@ -9,7 +9,7 @@
 enum {
 	PIECE_BYTES = 32 << 20, /* staged at once by dense sums */
 	BATCH_BYTES = 4 << 20,  /* wires gathered at once; a longer one goes alone */
-	WINDOW = 10             /* steps between two choices of the rank */
+	WINDOW = 10             /* steps from one choice of the rank to the next */
 };
 
 static const struct occ_site *site(const struct occ_reduce *r)
@@ -56,6 +56,7 @@ static void open_item(struct occ_reduce *r, const struct occ_tensor *t)
 	it->tensor = *t;
 	if (r->contributes)
 		occ_stream_init(&it->stream, r->dev, &conf, t->n, t->m, OCC_F32);
+	it->stream.measure = conf.knobs.adaptive;
 }
 
 static size_t padded(size_t bytes)
@@ -84,8 +85,8 @@ static void open_buffers(struct occ_reduce *r)
 		return;
 	if (c->rounds) {
 		int64_t p = parts(r, 0), q = parts(r, 1);
-		r->d_part = r->dev->ops->alloc(r->dev,
-					       (size_t)(p > q ? p : q) * sizeof(*r->d_part));
+		r->d_part =
+			r->dev->ops->alloc(r->dev, (size_t)(p > q ? p : q) * sizeof(*r->d_part));
 		return;
 	}
 	r->wire_bytes = BATCH_BYTES;
@@ -116,7 +117,7 @@ void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_dev
 		if (occ_reduce_route(r, &tensor[i], INT64_MAX).codec)
 			open_item(r, &tensor[i]);
 	open_buffers(r);
-	r->adapt = (struct occ_adapt){.rank = site(r)->knobs.rank, .most = site(r)->knobs.rank};
+	r->rank = site(r)->knobs.rank;
 }
 
 void occ_reduce_release(struct occ_reduce *r)
@@ -189,8 +190,8 @@ static void exchange_sums(struct occ_reduce *r, float *d_grad, struct occ_traffi
 	const struct occ_codec *first = &r->item[0].stream.codec;
 	int rounds = first->ops->rounds(first);
 	for (int i = 0; i < r->nitems; i++)
-		r->item[i].d_x = occ_stream_sum_begin(&r->item[i].stream,
-						      gradient(&r->item[i], d_grad));
+		r->item[i].d_x =
+			occ_stream_sum_begin(&r->item[i].stream, gradient(&r->item[i], d_grad));
 	for (int k = 0; k < rounds; k++) {
 		offer_all(r, k);
 		for (int i = 0; i < r->nitems && k == rounds - 1; i++)
@@ -225,8 +226,8 @@ static void encode_batch(struct occ_reduce *r, int from, int to, float *d_grad, 
 	size_t at = 0;
 	for (int i = from; i < to; i++) {
 		struct occ_stream *s = &r->item[i].stream;
-		length[i - from] = occ_stream_encode(s, gradient(&r->item[i], d_grad),
-						     (char *)r->d_wire + at);
+		length[i - from] =
+			occ_stream_encode(s, gradient(&r->item[i], d_grad), (char *)r->d_wire + at);
 		at += padded(length[i - from]);
 	}
 }
@@ -338,6 +339,9 @@ static void sum_compressed(struct occ_reduce *r, float *d_grad)
 
 void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step)
 {
+	r->adapts = site(r)->knobs.adaptive && (step + 1) % WINDOW == 0;
+	for (int i = 0; i < r->nitems && r->adapts; i++)
+		r->item[i].stream.x_last2 = 0;
 	sum_dense(r, d_grad, step);
 	if (r->nitems && occ_reduce_route(r, &r->item[0].tensor, step).codec)
 		sum_compressed(r, d_grad);
@@ -352,8 +356,43 @@ void occ_reduce_embedding(struct occ_reduce *r, float *d_grad)
 	}
 }
 
+void occ_reduce_set_rank(struct occ_reduce *r, int64_t rank)
+{
+	r->rank = rank;
+	for (int i = 0; i < r->nitems && r->contributes; i++) {
+		struct occ_codec *c = &r->item[i].stream.codec;
+		c->ops->resize(c, rank);
+	}
+}
+
+/* The part of the squared norm that got across in this step, over all tensors and contributors; < 0
+ * if nothing was sent. Collective over the world. */
+static double gain(struct occ_reduce *r)
+{
+	double sum[2] = {0, 0};
+	for (int i = 0; i < r->nitems && r->contributes; i++) {
+		sum[0] += occ_stream_residual2(&r->item[i].stream);
+		sum[1] += r->item[i].stream.x_last2;
+	}
+	occ_comm_sum_double(r->topo->world, sum, 2);
+	return sum[1] > 0 ? 1 - sum[0] / sum[1] : -1;
+}
+
+static void adapt(struct occ_reduce *r)
+{
+	double g = gain(r);
+	int64_t most = site(r)->knobs.rank;
+	if (g > 0.5 && r->rank > 1)
+		occ_reduce_set_rank(r, r->rank / 2);
+	else if (g >= 0 && g < 0.25 && r->rank < most)
+		occ_reduce_set_rank(r, 2 * r->rank < most ? 2 * r->rank : most);
+}
+
 void occ_reduce_end(struct occ_reduce *r, int keep)
 {
 	for (int i = 0; i < r->nitems && r->contributes; i++)
 		occ_stream_end(&r->item[i].stream, keep);
+	if (keep && r->adapts)
+		adapt(r);
+	r->adapts = 0;
 }

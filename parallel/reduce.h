@@ -34,13 +34,6 @@ struct occ_reduce_item {
 	const float *d_x;         /* what it is to send in this step */
 };
 
-/* codec "auto": the rank for the next steps, from the part of the squared norm that got across. */
-struct occ_adapt {
-	int64_t rank, most;
-	double gain; /* mean over the window so far */
-	int64_t seen;
-};
-
 struct occ_reduce {
 	struct occ_topo *topo;           /* borrowed */
 	struct occ_device *dev;          /* borrowed */
@@ -54,7 +47,8 @@ struct occ_reduce {
 	void *d_wire;                 /* owned: wires of a batch */
 	char *wire;                   /* owned, host: the wires of all contributors */
 	size_t wire_bytes;            /* of one contributor's batch */
-	struct occ_adapt adapt;
+	int64_t rank;                 /* codec "auto": now in use, at most the site's */
+	int adapts;                   /* 1: this step ends with a new choice of the rank */
 };
 
 void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_device *dev,
@@ -67,8 +61,12 @@ void occ_reduce_release(struct occ_reduce *r);
 void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step);
 /* Collective over those that share the tied embedding; no-op on other stages. */
 void occ_reduce_embedding(struct occ_reduce *r, float *d_grad);
-/* The step counts, or nothing of it does. The same on all ranks. */
+/* The step counts, or nothing of it does. The same on all ranks. With codec "auto" every tenth step
+ * is collective over the world: the rank is halved while more than half of the squared norm of X
+ * gets across, and doubled where less than a quarter does; residuals stay (after GraVAC). */
 void occ_reduce_end(struct occ_reduce *r, int keep);
+/* codec "auto": all tensors at this rank. Not collective; the same on all ranks. */
+void occ_reduce_set_rank(struct occ_reduce *r, int64_t rank);
 /* The route of a tensor in a step. Pure but for what init found out of the topology. */
 struct occ_route occ_reduce_route(const struct occ_reduce *r, const struct occ_tensor *t,
 				  int64_t step);

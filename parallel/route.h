@@ -26,9 +26,9 @@ enum { OCC_NSITES = OCC_DP + 1 }; /* pp_forward, pp_backward, dp */
 struct occ_policy {
 	enum occ_scope scope;
 	struct occ_site site[OCC_NSITES]; /* by enum occ_kind */
-	int fused;     /* fused embedding synchronisation */
-	int undo;      /* steps may be skipped: streams must be able to go back */
-	uint64_t key;  /* randomness of codecs */
+	int fused;                        /* fused embedding synchronisation */
+	int undo;     /* steps may be skipped: streams must be able to go back */
+	uint64_t key; /* randomness of codecs */
 };
 
 struct occ_transfer {

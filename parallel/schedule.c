@@ -80,8 +80,8 @@ void occ_schedule_forward(struct occ_schedule *s, int stage, int P, int M)
 		forward(s, mb);
 }
 
-/* The receiver takes the last min(P - sender, M) gradients of a link in its cool-down, and the first
- * min(P - receiver, M) activations in its warm-up. */
+/* The receiver takes the last min(P - sender, M) gradients of a link in its cool-down, and the
+ * first min(P - receiver, M) activations in its warm-up. */
 static int in_tail(const struct occ_schedule *s, enum occ_op send, int sender, int mb)
 {
 	int M = s->nmicro, P = s->nstages;
@@ -118,19 +118,21 @@ void occ_schedule_mark(struct occ_schedule *s, enum occ_op send, enum occ_mark r
 		if (sends(in) != send)
 			continue;
 		int sender = in->op == send ? s->stage : in->peer;
-		set_critical(in, rule == OCC_MARK_ALL ||
-					 (rule == OCC_MARK_TAIL && in_tail(s, send, sender, in->mb)));
+		set_critical(in, rule == OCC_MARK_ALL || (rule == OCC_MARK_TAIL &&
+							  in_tail(s, send, sender, in->mb)));
 	}
 }
 
 void occ_schedule_follow(struct occ_schedule *s)
 {
 	int M = s->nmicro;
-	uint8_t *critical = occ_alloc(2 * (size_t)M, 1); /* by link (the one above first), micro-batch */
+	uint8_t *critical =
+		occ_alloc(2 * (size_t)M, 1); /* by link (the one above first), micro-batch */
 	for (int pass = 0; pass < 2; pass++)
 		for (int i = 0; i < s->n; i++) {
 			struct occ_instr *in = &s->at[i];
-			uint8_t *c = &critical[(in->peer > s->stage ? M : 0) + (in->mb < 0 ? 0 : in->mb)];
+			uint8_t *c = &critical[(in->peer > s->stage ? M : 0) +
+					       (in->mb < 0 ? 0 : in->mb)];
 			if (pass == 0 && sends(in) == OCC_SEND_ACT)
 				*c = in->flags & OCC_CRITICAL;
 			else if (pass == 1 && sends(in) == OCC_SEND_GRAD)

@@ -82,7 +82,8 @@ static void group_nodes(struct occ_topo *t)
 	t->dp_nodes = nodes;
 	struct occ_place head = {p.tp, p.pp, leader};
 	t->dp_node = group(t, occ_rank_of(&t->layout, head), p.dp, OCC_DP);
-	t->dp_leaders = group(t, leader == p.dp ? p.pp * t->layout.tensor + p.tp : -1, p.dp, OCC_DP);
+	t->dp_leaders =
+		group(t, leader == p.dp ? p.pp * t->layout.tensor + p.tp : -1, p.dp, OCC_DP);
 }
 
 void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_layout *l,

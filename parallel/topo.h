@@ -32,7 +32,7 @@ struct occ_topo {
 	struct occ_comm *dp_node, *dp_leaders;
 	int dp_nodes;  /* nodes of this rank's dp group */
 	int tp_differ; /* 1: some tp ranks of this stage see other nodes in their dp groups */
-	int *node_of; /* owned; [world size] */
+	int *node_of;  /* owned; [world size] */
 	struct occ_traffic traffic[OCC_NKINDS];
 };
 

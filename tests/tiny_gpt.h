@@ -111,8 +111,7 @@ static inline void rank_open(struct rank *r, const struct setting *s, struct occ
 	occ_gpt_init(&r->gpt, &shape, &r->topo, r->dev, &r->tp, s->micro,
 		     slots ? r->sched.slots : 0);
 	occ_gpt_stage(&r->gpt, &r->stage);
-	struct occ_exec_conf x = {s->micro * T, HIDDEN, r->sched.slots, &s->policy,
-				  &r->stage};
+	struct occ_exec_conf x = {s->micro * T, HIDDEN, r->sched.slots, &s->policy, &r->stage};
 	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
 	r->flat = occ_alloc((size_t)r->gpt.weights.size, sizeof(float));
 	fill_weights(&r->gpt.weights, r->flat);

@@ -5,11 +5,37 @@
  * Adam m and v of that shard, fp32 in the order of its weight table (trainer/manifest.h). Written
  * as step-N.tmp, fsynced, checksummed, renamed. A reader builds the writer's tables from the
  * manifest (they are pure) and copies what its own shard needs, so a run may resume with any
- * layout; only model.* must match. */
+ * layout; only model.* must match.
+ *
+ * stream-R.bin holds the state of compression of rank R: residuals, what codecs keep, counters. In
+ * the same layout it goes on bit for bit. In another one a weight's residuals follow its split over
+ * tp, and their sum over contributors stays what it was, shared out evenly; so do those of links
+ * while only the number of replicas changes; other residuals of links are dropped. What a codec
+ * keeps goes on where the shape is the same, else it starts anew. */
 #ifndef OCC_TRAINER_CHECKPOINT_H
 #define OCC_TRAINER_CHECKPOINT_H
 
 #include "model/weights.h"
+#include "parallel/exec.h"
+
+/* The streams of this rank that keep something, and where it came from. */
+struct occ_stream_ref {
+	enum occ_kind kind;
+	const char *name;
+	struct occ_stream *stream; /* borrowed */
+	int peers;                 /* ranks that hold a stream of this name and (pp, tp) */
+};
+struct occ_streams {
+	int n;
+	struct occ_stream_ref *at; /* owned */
+	struct occ_exec *exec;     /* borrowed */
+	/* Filled by loading, for this rank: streams with a residual that go on bit for bit, that
+	 * were moved to another layout, that start anew; squared norms of the residuals in the
+	 * checkpoint (each file counted by one rank) and of those that went on. */
+	double exact, moved, fresh, total2, taken2;
+};
+void occ_streams_collect(struct occ_streams *s, struct occ_exec *x);
+void occ_streams_release(struct occ_streams *s);
 
 struct occ_ckpt_state { /* flat host fp32 arrays of this shard, weights.size each; borrowed */
 	const struct occ_weights *weights;
@@ -18,6 +44,7 @@ struct occ_ckpt_state { /* flat host fp32 arrays of this shard, weights.size eac
 	int64_t step;           /* steps completed */
 	int64_t skipped_in_row; /* consecutive non-finite steps so far */
 	int64_t skipped;        /* in all */
+	struct occ_streams *streams; /* NULL: none wanted */
 };
 
 /* Collective over topo->world; dir is made if it is not there. First removes what an interrupted

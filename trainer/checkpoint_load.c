@@ -5,36 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "trainer/checkpoint.h"
-#include "trainer/files.h"
-#include "trainer/manifest.h"
-
-/* Where a whole row or column lies: of the dimension that is not split, tp is 0. */
-struct spot {
-	int tp;
-	int64_t at;
-};
-
-struct shard {
-	struct occ_weights w; /* the writer's table */
-	int needed;
-	void *map;
-	size_t bytes;
-};
-
-struct plan {                   /* of one tensor of ours */
-	int pp;                 /* the writer's stage; -1 none */
-	struct spot *row, *col; /* of the whole tensor */
-};
-
-struct load {
-	const char *path;
-	struct occ_ckpt_state *s;
-	struct occ_manifest m;
-	struct shard *shard; /* [pp * T + tp] */
-	struct plan *plan;   /* [weights->n] */
-	struct occ_err *e;
-};
+#include "trainer/checkpoint_internal.h"
 
 static struct shard *shard_at(const struct load *l, int pp, int tp)
 {
@@ -93,8 +64,8 @@ static void mark_needed(const struct load *l, const struct occ_weight *p, const 
 static int make_plan(struct load *l)
 {
 	const struct occ_weights *w = l->s->weights;
-	l->shard = occ_alloc((size_t)occ_manifest_files(&l->m), sizeof(*l->shard));
-	for (int i = 0; i < occ_manifest_files(&l->m); i++)
+	l->shard = occ_alloc((size_t)occ_manifest_shards(&l->m), sizeof(*l->shard));
+	for (int i = 0; i < occ_manifest_shards(&l->m); i++)
 		occ_manifest_table(&l->m, i, &l->shard[i].w);
 	l->plan = occ_alloc((size_t)w->n, sizeof(*l->plan));
 	for (int i = 0; i < w->n; i++) {
@@ -114,7 +85,7 @@ static int open_shard(struct load *l, int i)
 	struct shard *s = &l->shard[i];
 	int T = l->m.layout.tensor;
 	struct occ_shard_head want = occ_shard_head(&s->w, i / T, i % T);
-	char *path = occ_shard_path(l->path, &l->m.layout, i);
+	char *path = occ_shard_path(l->path, &l->m, i);
 	int bad = occ_shard_verify(l->path, &l->m, i, l->e) ||
 		  occ_map_open(path, OCC_E_CKPT, &s->map, &s->bytes, l->e);
 	if (!bad &&
@@ -126,7 +97,7 @@ static int open_shard(struct load *l, int i)
 
 static int open_shards(struct load *l)
 {
-	for (int i = 0; i < occ_manifest_files(&l->m); i++)
+	for (int i = 0; i < occ_manifest_shards(&l->m); i++)
 		if (l->shard[i].needed && open_shard(l, i))
 			return -1;
 	return 0;
@@ -161,17 +132,12 @@ static int64_t run_length(const struct occ_weights *w, const struct occ_weight *
 	return n;
 }
 
-/* One array of one tensor, a run of columns at a time. */
-static void fill(const struct load *l, const struct occ_weight *p, const struct plan *plan, int a,
-		 float *out)
+void occ_load_fill(const struct load *l, int i, const float *const *base, float *out)
 {
 	const struct occ_weights *w = l->s->weights;
-	int T = l->m.layout.tensor;
-	const float **base = occ_alloc((size_t)T, sizeof(*base));
+	const struct occ_weight *p = &w->at[i];
+	const struct plan *plan = &l->plan[i];
 	const struct occ_weight *theirs = occ_weights_find(&shard_at(l, plan->pp, 0)->w, p->name);
-	for (int tp = 0; tp < T; tp++)
-		if (shard_at(l, plan->pp, tp)->map)
-			base[tp] = stored(shard_at(l, plan->pp, tp), p->name, a);
 	for (int64_t c = 0, n; c < p->lcols; c += n) {
 		struct spot col = plan->col[occ_weight_col(w, p, c)];
 		n = run_length(w, p, plan, c);
@@ -180,11 +146,23 @@ static void fill(const struct load *l, const struct occ_weight *p, const struct 
 			if (whole >= p->real_rows)
 				continue; /* padding, maybe more than the writer's */
 			struct spot row = plan->row[whole];
-			memcpy(out + p->at + r * p->lcols + c,
+			memcpy(out + r * p->lcols + c,
 			       base[row.tp + col.tp] + row.at * theirs->lcols + col.at,
 			       (size_t)n * sizeof(*out));
 		}
 	}
+}
+
+/* Array a of tensor i, from the mapped shards. */
+static void fill(const struct load *l, int i, int a, float *flat)
+{
+	const struct occ_weight *p = &l->s->weights->at[i];
+	int T = l->m.layout.tensor;
+	const float **base = occ_alloc((size_t)T, sizeof(*base));
+	for (int tp = 0; tp < T; tp++)
+		if (shard_at(l, l->plan[i].pp, tp)->map)
+			base[tp] = stored(shard_at(l, l->plan[i].pp, tp), p->name, a);
+	occ_load_fill(l, i, base, flat + p->at);
 	occ_free(base);
 }
 
@@ -197,7 +175,7 @@ static void fill_all(const struct load *l)
 			continue;
 		memset(arrays[a], 0, (size_t)w->size * sizeof(float));
 		for (int i = 0; i < w->n; i++)
-			fill(l, &w->at[i], &l->plan[i], a, arrays[a]);
+			fill(l, i, a, arrays[a]);
 	}
 	l->s->step = l->m.step;
 	l->s->skipped = l->m.skipped;
@@ -206,7 +184,7 @@ static void fill_all(const struct load *l)
 
 static void release(struct load *l)
 {
-	for (int i = 0; l->shard && i < occ_manifest_files(&l->m); i++) {
+	for (int i = 0; l->shard && i < occ_manifest_shards(&l->m); i++) {
 		occ_map_close(l->shard[i].map, l->shard[i].bytes);
 		occ_weights_release(&l->shard[i].w);
 	}
@@ -227,6 +205,8 @@ int occ_ckpt_load(const char *path, struct occ_ckpt_state *s, struct occ_err *e)
 	int bad = occ_manifest_match(&l.m, s->shape, path, e) || make_plan(&l) || open_shards(&l);
 	if (!bad)
 		fill_all(&l);
+	if (!bad && s->streams)
+		bad = occ_streams_load(&l);
 	release(&l);
 	return bad ? -1 : 0;
 }

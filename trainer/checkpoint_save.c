@@ -9,9 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "trainer/checkpoint.h"
-#include "trainer/files.h"
-#include "trainer/manifest.h"
+#include "trainer/checkpoint_internal.h"
 
 struct save {
 	const char *dir;
@@ -20,7 +18,7 @@ struct save {
 	const struct occ_ckpt_state *s;
 	struct occ_io io;
 	char *tmp, *final, *old;
-	struct occ_shard_file mine; /* of the file this rank wrote */
+	struct occ_shard_file mine, stream; /* of the files this rank wrote */
 	struct occ_err *e;
 };
 
@@ -74,8 +72,8 @@ static void write_shard(struct save *v)
 	if (t->place.dp != 0)
 		return;
 	struct occ_shard_head h = occ_shard_head(v->s->weights, t->place.pp, t->place.tp);
-	char *path =
-		occ_shard_path(v->tmp, &t->layout, t->place.pp * t->layout.tensor + t->place.tp);
+	struct occ_manifest m = {.layout = t->layout};
+	char *path = occ_shard_path(v->tmp, &m, t->place.pp * t->layout.tensor + t->place.tp);
 	int bad = occ_file_create(&f, path, v->io, v->e) ||
 		  occ_file_write(&f, &h, sizeof(h), v->e) || write_array(v, &f, v->s->master) ||
 		  write_array(v, &f, v->s->m) || write_array(v, &f, v->s->v);
@@ -87,23 +85,48 @@ static void write_shard(struct save *v)
 	occ_free(path);
 }
 
-/* Collective: every shard's size and checksum, in the manifest's order. */
-static void collect(const struct save *v, struct occ_shard_file *file)
+static void write_streams(struct save *v)
 {
-	const struct occ_topo *t = v->topo;
-	int n = t->world->size;
+	const struct occ_streams *s = v->s->streams;
+	if (!s || s->n == 0)
+		return;
+	char *path = occ_stream_path(v->tmp, v->topo->world->rank);
+	occ_streams_write(s, path, v->io, &v->stream, v->e);
+	occ_free(path);
+}
+
+/* Collective: `mine` of every rank, in the order of ranks. */
+static struct occ_shard_file *gather(const struct save *v, const struct occ_shard_file *mine)
+{
+	int n = v->topo->world->size;
 	struct occ_shard_file *all = occ_alloc((size_t)n, sizeof(*all));
 	size_t *bytes = occ_alloc((size_t)n, sizeof(*bytes));
 	for (int r = 0; r < n; r++)
 		bytes[r] = sizeof(*all);
-	all[t->world->rank] = v->mine;
-	occ_comm_gather(t->world, all, bytes);
+	all[v->topo->world->rank] = *mine;
+	occ_comm_gather(v->topo->world, all, bytes);
+	occ_free(bytes);
+	return all;
+}
+
+/* Collective: every file's size and checksum, in the manifest's order. */
+static void collect(const struct save *v, struct occ_manifest *m)
+{
+	const struct occ_topo *t = v->topo;
+	int n = t->world->size;
+	struct occ_shard_file *all = gather(v, &v->mine), *streams = gather(v, &v->stream);
+	m->file = occ_alloc((size_t)(occ_manifest_shards(m) + n), sizeof(*m->file));
+	m->data = t->layout.data;
 	for (int r = 0; r < n; r++) {
 		struct occ_place p = occ_place_of(&t->layout, r);
 		if (p.dp == 0)
-			file[p.pp * t->layout.tensor + p.tp] = all[r];
+			m->file[p.pp * t->layout.tensor + p.tp] = all[r];
+		if (streams[r].bytes == 0)
+			continue;
+		streams[r].rank = r;
+		m->file[occ_manifest_shards(m) + m->nstreams++] = streams[r];
 	}
-	occ_free(bytes);
+	occ_free(streams);
 	occ_free(all);
 }
 
@@ -133,8 +156,7 @@ static void publish(struct save *v)
 				 .shape = *v->s->shape,
 				 .layout = l};
 	struct stat st;
-	m.file = occ_alloc((size_t)occ_manifest_files(&m), sizeof(*m.file));
-	collect(v, m.file);
+	collect(v, &m);
 	if (is_first(v) && !occ_manifest_write(v->tmp, &m, v->io, v->e)) {
 		int there = stat(v->final, &st) == 0 && S_ISDIR(st.st_mode);
 		if (!(there ? replace(v) : occ_dir_rename(v->tmp, v->final, v->io, v->e)))
@@ -186,7 +208,8 @@ static void prune(const struct save *v)
 
 static int run(struct save *v)
 {
-	static void (*const phases[])(struct save *) = {prepare, write_shard, publish};
+	static void (*const phases[])(struct save *) = {prepare, write_shard, write_streams,
+							publish};
 	for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
 		phases[i](v);
 		if (!occ_ckpt_agree(v->topo->world, v->e))

@@ -125,14 +125,13 @@ static int check_built(struct occ_config *c, struct occ_err *e)
 }
 
 /* What a link's site may not be. */
-static int check_link(const struct occ_config *c, const char *name,
-		      const struct occ_config_site *s, struct occ_err *e)
+static int check_link(const struct occ_config *c, const char *name, const struct occ_config_site *s,
+		      struct occ_err *e)
 {
 	double slice = (double)(c->batch.micro * c->model.seq_len) * (double)c->model.hidden;
 	if (!strcmp(s->codec, "auto"))
 		return occ_fail(e, OCC_E_CONFIG,
-				"compress.%s.codec: auto is for compress.data_parallel only",
-				name);
+				"compress.%s.codec: auto is for compress.data_parallel only", name);
 	if (!strcmp(s->mark, "slack") && c->parallel.pipeline > 64)
 		return occ_fail(e, OCC_E_CONFIG,
 				"compress.%s.mark: slack simulates at most 64 stages, "
@@ -172,6 +171,10 @@ static int check_sum(const struct occ_config *c, struct occ_err *e)
 				"compress.data_parallel.codec: %s counts at most 2^31 - 1 values "
 				"of a tensor, and this model has larger ones",
 				s->codec);
+	if (!strcmp(s->codec, "auto") && !s->feedback_on)
+		return occ_fail(e, OCC_E_CONFIG,
+				"compress.data_parallel.codec auto needs compress.data_parallel."
+				"feedback: the residual is what it goes by");
 	if (s->stages > (double)c->parallel.pipeline)
 		return occ_fail(
 			e, OCC_E_CONFIG,

@@ -67,9 +67,14 @@ static void set(struct occ_manifest *m, const struct row *r, double x)
 		*(int *)p = (int)x;
 }
 
-int occ_manifest_files(const struct occ_manifest *m)
+int occ_manifest_shards(const struct occ_manifest *m)
 {
 	return m->layout.tensor * m->layout.pipeline;
+}
+
+int occ_manifest_files(const struct occ_manifest *m)
+{
+	return occ_manifest_shards(m) + m->nstreams;
 }
 
 static char *manifest_path(const char *ckpt)
@@ -80,12 +85,37 @@ static char *manifest_path(const char *ckpt)
 	return path;
 }
 
-char *occ_shard_path(const char *ckpt, const struct occ_layout *l, int file)
+char *occ_stream_path(const char *ckpt, int rank)
 {
 	size_t n = strlen(ckpt) + 40;
 	char *path = occ_alloc(n, 1);
-	snprintf(path, n, "%s/shard-%d-%d.bin", ckpt, file / l->tensor, file % l->tensor);
+	snprintf(path, n, "%s/stream-%d.bin", ckpt, rank);
 	return path;
+}
+
+char *occ_shard_path(const char *ckpt, const struct occ_manifest *m, int i)
+{
+	size_t n = strlen(ckpt) + 40;
+	int T = m->layout.tensor;
+	if (i >= occ_manifest_shards(m))
+		return occ_stream_path(ckpt, m->file[i].rank);
+	char *path = occ_alloc(n, 1);
+	snprintf(path, n, "%s/shard-%d-%d.bin", ckpt, i / T, i % T);
+	return path;
+}
+
+static cJSON *file_json(const struct occ_manifest *m, int i)
+{
+	char sum[SUM_DIGITS + 1], *path = occ_shard_path("", m, i);
+	cJSON *f = cJSON_CreateObject();
+	snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)m->file[i].sum);
+	cJSON_AddStringToObject(f, "name", path + 1);
+	cJSON_AddNumberToObject(f, "bytes", (double)m->file[i].bytes);
+	cJSON_AddStringToObject(f, "checksum", sum);
+	if (i >= occ_manifest_shards(m))
+		cJSON_AddNumberToObject(f, "rank", m->file[i].rank);
+	occ_free(path);
+	return f;
 }
 
 static cJSON *to_json(const struct occ_manifest *m)
@@ -103,16 +133,15 @@ static cJSON *to_json(const struct occ_manifest *m)
 							   : cJSON_CreateNumber(x));
 	}
 	cJSON *files = cJSON_AddArrayToObject(root, "files");
-	for (int i = 0; i < occ_manifest_files(m); i++) {
-		char sum[SUM_DIGITS + 1], *path = occ_shard_path("", &m->layout, i);
-		cJSON *f = cJSON_CreateObject();
-		snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)m->file[i].sum);
-		cJSON_AddStringToObject(f, "name", path + 1);
-		cJSON_AddNumberToObject(f, "bytes", (double)m->file[i].bytes);
-		cJSON_AddStringToObject(f, "checksum", sum);
-		cJSON_AddItemToArray(files, f);
-		occ_free(path);
-	}
+	for (int i = 0; i < occ_manifest_shards(m); i++)
+		cJSON_AddItemToArray(files, file_json(m, i));
+	if (m->nstreams == 0)
+		return root;
+	cJSON *streams = cJSON_AddObjectToObject(root, "streams");
+	cJSON_AddNumberToObject(streams, "data", m->data);
+	files = cJSON_AddArrayToObject(streams, "files");
+	for (int i = occ_manifest_shards(m); i < occ_manifest_files(m); i++)
+		cJSON_AddItemToArray(files, file_json(m, i));
 	return root;
 }
 
@@ -176,26 +205,48 @@ static int check_shape(const struct occ_manifest *m, const char *path, struct oc
 	return 0;
 }
 
+/* One entry of a list of files; ranks are below `ranks`. */
+static int read_file(const cJSON *it, double ranks, struct occ_shard_file *f)
+{
+	const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(it, "bytes");
+	const cJSON *rank = cJSON_GetObjectItemCaseSensitive(it, "rank");
+	const char *sum = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(it, "checksum"));
+	if (!cJSON_IsNumber(bytes) || !(bytes->valuedouble >= 0) || bytes->valuedouble > 0x1p53 ||
+	    !sum || strlen(sum) != SUM_DIGITS)
+		return -1;
+	f->bytes = (int64_t)bytes->valuedouble;
+	f->sum = strtoull(sum, NULL, 16);
+	if (ranks == 0)
+		return 0;
+	if (!cJSON_IsNumber(rank) || !(rank->valuedouble >= 0 && rank->valuedouble < ranks))
+		return -1;
+	f->rank = (int)rank->valuedouble;
+	return 0;
+}
+
 static int read_files(const cJSON *root, struct occ_manifest *m, const char *path,
 		      struct occ_err *e)
 {
 	const cJSON *files = cJSON_GetObjectItemCaseSensitive(root, "files"), *it;
+	const cJSON *streams = cJSON_GetObjectItemCaseSensitive(root, "streams");
+	const cJSON *data = cJSON_GetObjectItemCaseSensitive(streams, "data");
+	const cJSON *more = cJSON_GetObjectItemCaseSensitive(streams, "files");
 	int64_t n = (int64_t)m->layout.tensor * m->layout.pipeline;
 	int i = 0;
 	if (!cJSON_IsArray(files) || cJSON_GetArraySize(files) != n)
 		return bad_value(path, "files", e);
-	m->file = occ_alloc((size_t)n, sizeof(*m->file));
-	cJSON_ArrayForEach(it, files)
-	{
-		const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(it, "bytes");
-		const char *sum =
-			cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(it, "checksum"));
-		if (!cJSON_IsNumber(bytes) || !(bytes->valuedouble >= 0) ||
-		    bytes->valuedouble > 0x1p53 || !sum || strlen(sum) != SUM_DIGITS)
-			return bad_value(path, "files", e);
-		m->file[i].bytes = (int64_t)bytes->valuedouble;
-		m->file[i++].sum = strtoull(sum, NULL, 16);
-	}
+	if (streams &&
+	    (!cJSON_IsNumber(data) || !(data->valuedouble >= 1) || data->valuedouble > 1 << 20 ||
+	     !cJSON_IsArray(more) || cJSON_GetArraySize(more) > data->valuedouble * (double)n))
+		return bad_value(path, "streams", e);
+	m->data = streams ? (int)data->valuedouble : 1;
+	m->nstreams = streams ? cJSON_GetArraySize(more) : 0;
+	m->file = occ_alloc((size_t)(n + m->nstreams), sizeof(*m->file));
+	cJSON_ArrayForEach(it, files) if (read_file(it, 0, &m->file[i++])) return bad_value(
+		path, "files", e);
+	cJSON_ArrayForEach(it, more) if (read_file(it, (double)n * m->data,
+						   &m->file[i++])) return bad_value(path, "streams",
+										    e);
 	return 0;
 }
 
@@ -258,17 +309,20 @@ static int check_size(const char *ckpt, const struct occ_manifest *m, int i, str
 {
 	struct occ_weights w;
 	struct stat st;
-	char *path = occ_shard_path(ckpt, &m->layout, i);
-	occ_manifest_table(m, i, &w);
-	struct occ_shard_head h = occ_shard_head(&w, 0, 0);
-	int64_t want = (int64_t)(sizeof(h) + h.elements * OCC_SHARD_ARRAYS * sizeof(float));
+	char *path = occ_shard_path(ckpt, m, i);
+	int64_t want = m->file[i].bytes;
 	int bad = 0;
+	if (i < occ_manifest_shards(m)) {
+		occ_manifest_table(m, i, &w);
+		struct occ_shard_head h = occ_shard_head(&w, 0, 0);
+		want = (int64_t)(sizeof(h) + h.elements * OCC_SHARD_ARRAYS * sizeof(float));
+		occ_weights_release(&w);
+	}
 	if (stat(path, &st) || !S_ISREG(st.st_mode))
 		bad = occ_fail(e, OCC_E_CKPT, "%s: missing", path);
 	else if (st.st_size != want || m->file[i].bytes != want)
 		bad = occ_fail(e, OCC_E_CKPT, "%s: %lld bytes, expected %lld", path,
 			       (long long)st.st_size, (long long)want);
-	occ_weights_release(&w);
 	occ_free(path);
 	return bad;
 }

@@ -24,13 +24,15 @@ struct occ_shard_head {
 struct occ_shard_file {
 	int64_t bytes;
 	uint64_t sum;
+	int rank; /* of a stream file's writer */
 };
 
 struct occ_manifest {
 	int64_t step, skipped, skipped_in_row;
 	struct occ_gpt_shape shape;
 	struct occ_layout layout;    /* of the writer; data is 1 */
-	struct occ_shard_file *file; /* [pp * tensor + tp]; owned */
+	int data, nstreams;          /* the writer's replicas; files of streams */
+	struct occ_shard_file *file; /* [pp * tensor + tp], then the streams; owned */
 };
 
 int occ_manifest_write(const char *ckpt, const struct occ_manifest *m, struct occ_io io,
@@ -38,7 +40,8 @@ int occ_manifest_write(const char *ckpt, const struct occ_manifest *m, struct oc
 /* Also that every shard file is there and has the right size; its content is not read. */
 int occ_manifest_read(const char *ckpt, struct occ_manifest *m, struct occ_err *e);
 void occ_manifest_release(struct occ_manifest *m);
-int occ_manifest_files(const struct occ_manifest *m);
+int occ_manifest_shards(const struct occ_manifest *m); /* tensor * pipeline */
+int occ_manifest_files(const struct occ_manifest *m);  /* and the streams */
 /* Refusal that names the first model.* key that decides a tensor's shape or use and differs. */
 int occ_manifest_match(const struct occ_manifest *m, const struct occ_gpt_shape *s,
 		       const char *ckpt, struct occ_err *e);
@@ -46,7 +49,9 @@ void occ_manifest_table(const struct occ_manifest *m, int file, struct occ_weigh
 
 struct occ_shard_head occ_shard_head(const struct occ_weights *w, int pp, int tp);
 int occ_shard_stores(const struct occ_weights *w, const struct occ_weight *p);
-char *occ_shard_path(const char *ckpt, const struct occ_layout *l, int file); /* caller frees */
+/* Of file i: a shard or a stream file; caller frees. */
+char *occ_shard_path(const char *ckpt, const struct occ_manifest *m, int i);
+char *occ_stream_path(const char *ckpt, int rank); /* caller frees */
 /* Reads file i and compares its checksum and header. */
 int occ_shard_verify(const char *ckpt, const struct occ_manifest *m, int i, struct occ_err *e);
 

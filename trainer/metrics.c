@@ -93,6 +93,17 @@ static const char *why_dense(const struct occ_run *r)
 		       : "no transfer that a codec is set for would gain by it";
 }
 
+/* What became of the residuals of a checkpoint. */
+static void say_streams(const struct occ_run *r)
+{
+	if (!r->resumed[0] || (!r->compresses && r->resumed_streams.norm == 0))
+		return;
+	printf("compression state: %.0f residuals kept as they were, %.0f moved to this layout, "
+	       "%.0f new; norm %.4g, of which %.4g dropped\n",
+	       r->resumed_streams.exact, r->resumed_streams.moved, r->resumed_streams.fresh,
+	       r->resumed_streams.norm, r->resumed_streams.dropped);
+}
+
 static void say_start(const struct occ_run *r)
 {
 	const struct occ_layout *l = &r->topo.layout;
@@ -117,6 +128,7 @@ static void say_start(const struct occ_run *r)
 		printf("compression inactive: %s\n", dense);
 	if (r->resumed[0])
 		printf("resumed from %s at step %lld\n", r->resumed, (long long)r->step);
+	say_streams(r);
 	fflush(stdout);
 }
 

@@ -79,8 +79,7 @@ static const struct profile {
 	const char *device;
 	double flops, net;
 } profiles[] = {
-	{"cuda", 1.5e14, 25e9 / 8},
-	{"", 1e11, 1.25e9}, /* the others */
+	{"cuda", 1.5e14, 25e9 / 8}, {"", 1e11, 1.25e9}, /* the others */
 };
 
 static struct occ_cost cost_of(const struct occ_config *c)

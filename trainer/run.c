@@ -2,6 +2,7 @@
  */
 #include "trainer/run.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,6 +125,7 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	const struct occ_config *c = &r->conf;
 	size_t n = (size_t)r->gpt.weights.size;
 	struct occ_ckpt_state s = {.weights = &r->gpt.weights, .shape = &r->shape};
+	s.streams = train ? &r->streams : NULL;
 	int bad = occ_ckpt_find(r->world, c->checkpoint.dir, c->checkpoint.resume, r->resumed, e);
 	if (bad)
 		return -1;
@@ -159,15 +161,6 @@ static int fill_weights(struct occ_run *r, int train, struct occ_err *e)
 	return bad;
 }
 
-/* Every stream times itself and measures what it is given. */
-static void count_stream(void *arg, enum occ_kind kind, const char *name, struct occ_stream *s)
-{
-	(void)kind;
-	(void)name;
-	s->measure = 1;
-	++*(int64_t *)arg;
-}
-
 static void open_model(struct occ_run *r, int train)
 {
 	const struct occ_config *c = &r->conf;
@@ -189,14 +182,30 @@ static void open_model(struct occ_run *r, int train)
 	struct occ_exec_conf x = {rows, c->model.hidden, slots > 0 ? slots : 1, &r->policy,
 				  &r->stage};
 	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
-	int64_t streams = 0;
-	occ_exec_streams(&r->exec, count_stream, &streams);
+	occ_streams_collect(&r->streams, &r->exec);
+	int64_t streams = r->streams.n;
+	for (int i = 0; i < r->streams.n; i++)
+		r->streams.at[i].stream->measure = 1;
 	occ_comm_max_int64(r->world, &streams, 1);
 	r->compresses = streams > 0;
 	if (train)
 		occ_optim_init(&r->optim, &r->gpt);
 	r->tokens = occ_alloc((size_t)(r->nmicro * c->batch.micro * (c->model.seq_len + 1)),
 			      sizeof(int32_t));
+}
+
+/* What became of the checkpoint's residuals, over all ranks. Collective. */
+static void sum_streams(struct occ_run *r)
+{
+	const struct occ_streams *s = &r->streams;
+	double v[5] = {s->exact, s->moved, s->fresh, s->total2, s->taken2};
+	occ_comm_sum_double(r->world, v, 5);
+	double lost2 = v[3] - v[4] > 1e-9 * v[3] ? v[3] - v[4] : 0;
+	r->resumed_streams.exact = v[0];
+	r->resumed_streams.moved = v[1];
+	r->resumed_streams.fresh = v[2];
+	r->resumed_streams.norm = sqrt(v[3]);
+	r->resumed_streams.dropped = sqrt(lost2);
 }
 
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
@@ -229,11 +238,15 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 		(long long)r->gpt.first_layer, (long long)(r->gpt.first_layer + r->gpt.nlayers - 1),
 		(long long)r->gpt.weights.size, r->dev->ops->name, r->dev->threads);
 	fill_weights(r, train, &e);
-	return occ_agree(world, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	sum_streams(r);
+	return 0;
 }
 
 void occ_run_close(struct occ_run *r)
 {
+	occ_streams_release(&r->streams);
 	if (r->gpt.dev) {
 		occ_exec_release(&r->exec);
 		occ_optim_release(&r->optim);

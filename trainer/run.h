@@ -24,7 +24,13 @@ struct occ_run {
 	struct occ_tokenizer *tok;      /* NULL until data or generate needs it */
 	struct occ_data *train, *valid; /* NULL where not set or this stage reads no tokens */
 	struct occ_schedule sched, eval_sched, masked_sched;
-	int compresses; /* some rank has a transfer that may travel compressed */
+	struct occ_streams streams; /* what compression keeps on this rank */
+	/* Of the checkpoint's residuals, over all ranks: how many went on, were moved, are new;
+	 * the norms of all of them and of those that were dropped. */
+	struct {
+		double exact, moved, fresh, norm, dropped;
+	} resumed_streams;
+	int compresses;  /* some rank has a transfer that may travel compressed */
 	int64_t nmicro;  /* micro-batches of a step on this replica */
 	int32_t *tokens; /* [nmicro][micro][seq_len + 1]; owned */
 	int64_t step;    /* steps completed */

@@ -31,7 +31,7 @@ static int sum_file(int fd, struct occ_sum *s)
 
 int occ_shard_verify(const char *ckpt, const struct occ_manifest *m, int i, struct occ_err *e)
 {
-	char *path = occ_shard_path(ckpt, &m->layout, i);
+	char *path = occ_shard_path(ckpt, m, i);
 	struct occ_sum s;
 	int fd = open(path, O_RDONLY | O_CLOEXEC), bad = 0;
 	if (fd < 0 || sum_file(fd, &s))

@@ -170,6 +170,7 @@ static int save(struct loop *l)
 		.v = flat + 2 * n,
 		.step = r->step,
 		.skipped = r->skipped,
+		.streams = &r->streams,
 		.skipped_in_row = r->skipped_in_row,
 	};
 	occ_optim_get(&r->optim, s.master, s.m, s.v);
