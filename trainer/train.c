@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "trainer/files.h"
@@ -17,8 +18,7 @@ struct loop {
 	struct occ_run run;
 	struct occ_metrics metrics;
 	struct occ_stage stage;
-	double step_s,
-		save_s; /* the last step's and save's time: what must fit before a time limit */
+	double step_ms, save_ms; /* of the last step and save: what must fit before a time limit */
 	int stopped;
 };
 
@@ -59,7 +59,7 @@ static struct verdict agree_step(struct loop *l, const struct occ_weight **worst
 	double v[3] = {
 		last ? r->gpt.loss_sum : 0,
 		r->topo.place.dp == 0 ? part : 0,
-		occ_stop_wanted(60 + 2 * (l->step_s + l->save_s)),
+		occ_stop_wanted(60 + 2e-3 * (l->step_ms + l->save_ms)),
 	};
 	if (occ_fault("loss.nan", r->world->rank))
 		v[0] = NAN;
@@ -96,7 +96,7 @@ static int step(struct loop *l, struct verdict *v)
 	struct occ_run *r = &l->run;
 	const struct occ_config_optimizer *o = &r->conf.optimizer;
 	const struct occ_weight *worst = NULL;
-	double from = occ_seconds(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
+	double from = occ_clock_ms(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
 	int code = 0;
 	run_schedule(l);
 	*v = agree_step(l, &worst);
@@ -108,7 +108,7 @@ static int step(struct loop *l, struct verdict *v)
 		code = skip_step(l, v, worst);
 	}
 	r->step++;
-	l->step_s = occ_seconds() - from;
+	l->step_ms = occ_clock_ms() - from;
 	if (code || r->step % r->conf.log.every == 0 || r->step == r->conf.train.iters || v->stop)
 		occ_metrics_step(&l->metrics, &(struct occ_step_report){v->loss, v->norm, lr});
 	return code;
@@ -159,7 +159,7 @@ static int save(struct loop *l)
 	struct occ_run *r = &l->run;
 	struct occ_err e = {0};
 	size_t n = (size_t)r->gpt.weights.size;
-	double from = occ_seconds();
+	double from = occ_clock_ms();
 	float *flat = occ_alloc(3 * n, sizeof(float));
 	struct occ_ckpt_state s = {
 		.weights = &r->gpt.weights,
@@ -180,10 +180,10 @@ static int save(struct loop *l)
 		code = occ_agree(r->world, &e);
 	}
 	occ_free(flat);
-	l->save_s = occ_seconds() - from;
+	l->save_ms = occ_clock_ms() - from;
 	if (!code)
-		occ_metrics_checkpoint(&l->metrics, l->save_s);
-	occ_metrics_pause(&l->metrics, l->save_s);
+		occ_metrics_checkpoint(&l->metrics, l->save_ms);
+	occ_metrics_pause(&l->metrics, l->save_ms);
 	return code;
 }
 
@@ -192,12 +192,12 @@ static int evaluate(struct loop *l, int last)
 {
 	struct occ_run *r = &l->run;
 	struct occ_err e = {0};
-	double loss, from = occ_seconds();
+	double loss, from = occ_clock_ms();
 	int64_t tokens;
 	l->stopped |= occ_run_eval(r, !last, &loss, &tokens);
 	if (!l->stopped) /* of fewer batches than asked for, the value would mislead */
 		occ_metrics_eval(&l->metrics, loss, tokens);
-	occ_metrics_pause(&l->metrics, occ_seconds() - from);
+	occ_metrics_pause(&l->metrics, occ_clock_ms() - from);
 	if (!isfinite(loss) && !l->stopped)
 		occ_fail(&e, OCC_E_NUMERIC, "after step %lld: the validation loss is not finite",
 			 (long long)r->step);
