@@ -133,7 +133,7 @@ static double find_peak(void)
 		for (int tb = 0; tb < 2; tb++) {
 			struct timing t;
 			struct occ_gemm g = {0, tb, sizes[i], sizes[i], sizes[i], 0,
-					     0, 0,  OCC_F32,  0,        0};
+					     0, 0,  OCC_F32,  0,        0,        0};
 			double work = time_product(g, &t);
 			peak = fmax(peak, work / t.best);
 		}

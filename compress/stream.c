@@ -2,16 +2,9 @@
 #include "compress/stream.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
-
-static double now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static int64_t elements(const struct occ_stream *s)
 {
@@ -110,23 +103,23 @@ static const float *input(struct occ_stream *s, const void *d_x)
 
 size_t occ_stream_encode(struct occ_stream *s, const void *d_x, void *d_wire)
 {
-	double begin = now_ms();
+	double begin = occ_clock_ms();
 	struct occ_codec *c = &s->codec;
 	size_t bytes = c->ops->encode(c, input(s, d_x), d_wire);
 	if (s->feedback && !s->frozen)
 		c->ops->decode(c, d_wire, bytes, OCC_SUB, s->d_e);
-	s->encode_ms += now_ms() - begin;
+	s->encode_ms += occ_clock_ms() - begin;
 	return bytes;
 }
 
 size_t occ_stream_follow(struct occ_stream *s, const void *d_support, const void *d_x, void *d_wire)
 {
-	double begin = now_ms();
+	double begin = occ_clock_ms();
 	struct occ_codec *c = &s->codec;
 	c->ops->follow_encode(c, d_support, input(s, d_x), d_wire);
 	if (s->feedback && !s->frozen)
 		c->ops->follow_decode(c, d_support, d_wire, OCC_SUB, s->d_e);
-	s->encode_ms += now_ms() - begin;
+	s->encode_ms += occ_clock_ms() - begin;
 	return c->ops->follow_bound(c);
 }
 
@@ -145,19 +138,19 @@ static void narrow(struct occ_stream *s, void *d_y)
 
 void occ_stream_decode(struct occ_stream *s, const void *d_wire, size_t bytes, void *d_y)
 {
-	double begin = now_ms();
+	double begin = occ_clock_ms();
 	s->codec.ops->decode(&s->codec, d_wire, bytes, OCC_SET, output(s, d_y));
 	narrow(s, d_y);
-	s->decode_ms += now_ms() - begin;
+	s->decode_ms += occ_clock_ms() - begin;
 }
 
 void occ_stream_decode_follow(struct occ_stream *s, const void *d_support, const void *d_wire,
 			      void *d_y)
 {
-	double begin = now_ms();
+	double begin = occ_clock_ms();
 	s->codec.ops->follow_decode(&s->codec, d_support, d_wire, OCC_SET, output(s, d_y));
 	narrow(s, d_y);
-	s->decode_ms += now_ms() - begin;
+	s->decode_ms += occ_clock_ms() - begin;
 }
 
 const float *occ_stream_sum_begin(struct occ_stream *s, const float *d_x)

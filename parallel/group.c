@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 static size_t largest(size_t a, size_t b)

@@ -1,7 +1,5 @@
-/* Counters of what travelled, and the clock that times it. Knows no transport. */
+/* Counters of what travelled. Knows no transport. */
 #include "parallel/traffic.h"
-
-#include <time.h>
 
 const char *const occ_kind_name[OCC_NKINDS] = {
 	[OCC_PP_FORWARD] = "pp_forward",
@@ -20,11 +18,4 @@ void occ_traffic_count(struct occ_traffic *t, size_t raw, size_t wire, int inter
 		t->inter_node_raw_bytes += (int64_t)raw;
 		t->inter_node_wire_bytes += (int64_t)wire;
 	}
-}
-
-double occ_clock_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }

@@ -20,6 +20,5 @@ struct occ_traffic {
 };
 
 void occ_traffic_count(struct occ_traffic *t, size_t raw, size_t wire, int inter_node);
-double occ_clock_ms(void); /* monotonic */
 
 #endif

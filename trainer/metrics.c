@@ -5,21 +5,16 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "trainer/tensorboard.h"
 #include "trainer/version.h"
 
-double occ_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-double occ_flops_per_token(const struct occ_gpt_shape *s)
+/* Floating-point operations of one token, forward and backward: 6 x parameters without positions,
+ * plus attention's 12 x layers x hidden x seq_len. */
+static double flops_per_token(const struct occ_gpt_shape *s)
 {
 	double n = (double)(occ_gpt_parameters(s) - s->seq_len * s->hidden);
 	return 6.0 * n + 12.0 * (double)s->layers * (double)s->hidden * (double)s->seq_len;
@@ -107,9 +102,8 @@ static void say_streams(const struct occ_run *r)
 static void say_start(const struct occ_run *r)
 {
 	const struct occ_layout *l = &r->topo.layout;
-	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, %d "
-	       "thread%s each, "
-	       "%s %s\n",
+	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, "
+	       "%d thread%s each, %s %s\n",
 	       (double)occ_gpt_parameters(&r->shape) / 1e6, (long long)r->shape.layers,
 	       r->world->size, r->world->size == 1 ? "" : "s", l->tensor, l->pipeline, l->data,
 	       r->world->ops->name, r->dev->threads, r->dev->threads == 1 ? "" : "s",
@@ -141,7 +135,7 @@ int occ_metrics_open(struct occ_metrics *m, struct occ_run *run)
 	int code = occ_agree(run->world, &e);
 	if (code)
 		return code;
-	m->since = m->started = occ_seconds();
+	m->since_ms = m->started_ms = occ_clock_ms();
 	m->since_step = m->started_step = run->step;
 	if (run->world->rank == 0) {
 		put_start(m);
@@ -158,7 +152,7 @@ void occ_metrics_close(struct occ_metrics *m, const char *why)
 		cJSON *o = event("end");
 		add_number(o, "iter", (double)m->run->step);
 		cJSON_AddStringToObject(o, "why", why);
-		add_number(o, "seconds", occ_seconds() - m->started);
+		add_number(o, "seconds", 1e-3 * (occ_clock_ms() - m->started_ms));
 		put_event(m, o);
 	}
 	if (m->board)
@@ -272,7 +266,7 @@ static void say_step(const struct occ_metrics *m, const struct occ_step_report *
 {
 	const struct occ_run *r = m->run;
 	int64_t left = r->conf.train.iters - r->step, done = r->step - m->started_step;
-	long eta = lround((occ_seconds() - m->started) / (double)done * (double)left);
+	long eta = lround(1e-3 * (occ_clock_ms() - m->started_ms) / (double)done * (double)left);
 	char bar[48] = "";
 	if (isatty(STDOUT_FILENO) &&
 	    strcmp(r->world->ops->name, "mpi")) { /* mpirun gives ranks a pty */
@@ -290,13 +284,13 @@ static void say_step(const struct occ_metrics *m, const struct occ_step_report *
 void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 {
 	struct occ_run *r = m->run;
-	double sum[OCC_NKINDS][NFIELDS], now = occ_seconds();
-	double step_s = (now - m->since) / (double)(r->step - m->since_step);
+	double sum[OCC_NKINDS][NFIELDS], now = occ_clock_ms();
+	double step_ms = (now - m->since_ms) / (double)(r->step - m->since_step);
 	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len),
-	       per_s = tokens / step_s;
+	       per_s = 1e3 * tokens / step_ms;
 	double peak = r->conf.log.peak_gflops * 1e9 * r->world->size;
 	take_traffic(r, sum);
-	m->since = now;
+	m->since_ms = now;
 	m->since_step = r->step;
 	if (r->world->rank != 0)
 		return;
@@ -306,9 +300,9 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	add_number(o, "grad_norm", s->grad_norm);
 	add_number(o, "lr", s->lr);
 	add_number(o, "tokens", tokens * (double)r->step);
-	add_number(o, "step_ms", step_s * 1e3);
+	add_number(o, "step_ms", step_ms);
 	add_number(o, "tokens_per_s", per_s);
-	add_number(o, "mfu", peak > 0 ? per_s * occ_flops_per_token(&r->shape) / peak : NAN);
+	add_number(o, "mfu", peak > 0 ? per_s * flops_per_token(&r->shape) / peak : NAN);
 	add_number(o, "skipped", (double)r->skipped);
 	if (!isfinite(s->loss) || !isfinite(s->grad_norm))
 		cJSON_AddTrueToObject(o, "nonfinite");
@@ -318,9 +312,9 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	say_step(m, s, per_s, saved_percent(sum));
 }
 
-void occ_metrics_pause(struct occ_metrics *m, double seconds)
+void occ_metrics_pause(struct occ_metrics *m, double ms)
 {
-	m->since += seconds;
+	m->since_ms += ms;
 }
 
 static void say_eval(const struct occ_run *r, const struct occ_eval *v)
@@ -352,15 +346,15 @@ void occ_metrics_eval(struct occ_metrics *m, const struct occ_eval *v)
 	say_eval(m->run, v);
 }
 
-void occ_metrics_checkpoint(struct occ_metrics *m, double seconds)
+void occ_metrics_checkpoint(struct occ_metrics *m, double ms)
 {
 	if (m->run->world->rank != 0)
 		return;
 	cJSON *o = event("checkpoint");
 	add_number(o, "iter", (double)m->run->step);
-	add_number(o, "seconds", seconds);
+	add_number(o, "seconds", 1e-3 * ms);
 	put_event(m, o);
 	printf("checkpoint of step %lld in %s (%.1f s)\n", (long long)m->run->step,
-	       m->run->conf.checkpoint.dir, seconds);
+	       m->run->conf.checkpoint.dir, 1e-3 * ms);
 	fflush(stdout);
 }

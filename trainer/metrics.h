@@ -8,9 +8,9 @@ struct occ_metrics {
 	struct occ_run *run; /* borrowed */
 	FILE *jsonl;         /* rank 0 with log.dir; else NULL */
 	FILE *board;         /* TensorBoard's event file: rank 0 with log.tensorboard; else NULL */
-	double since;        /* time of the last line, seconds */
+	double since_ms;     /* time of the last line */
 	int64_t since_step;
-	double started; /* when training began */
+	double started_ms; /* when training began */
 	int64_t started_step;
 };
 
@@ -26,16 +26,11 @@ void occ_metrics_close(struct occ_metrics *m, const char *why); /* the end event
 /* Collective: sums the traffic of all ranks since the last line. */
 void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s);
 /* Time spent outside steps (evaluation, checkpoints) does not count as step time. */
-void occ_metrics_pause(struct occ_metrics *m, double seconds);
+void occ_metrics_pause(struct occ_metrics *m, double ms);
 void occ_metrics_eval(struct occ_metrics *m, const struct occ_eval *v);
-void occ_metrics_checkpoint(struct occ_metrics *m, double seconds);
+void occ_metrics_checkpoint(struct occ_metrics *m, double ms);
 
 /* Rank 0 only, others at once 0: prepares log.dir and opens its files (metrics_file.c). */
 int occ_metrics_files(struct occ_metrics *m, struct occ_err *e);
-
-double occ_seconds(void); /* monotonic clock */
-/* Floating-point operations of one token, forward and backward: 6 x parameters without positions,
- * plus attention's 12 x layers x hidden x seq_len. */
-double occ_flops_per_token(const struct occ_gpt_shape *s);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "trainer/files.h"
@@ -16,8 +17,7 @@
 struct loop {
 	struct occ_run run;
 	struct occ_metrics metrics;
-	double step_s,
-		save_s; /* the last step's and save's time: what must fit before a time limit */
+	double step_ms, save_ms; /* of the last step and save: what must fit before a time limit */
 	int stopped;
 };
 
@@ -58,7 +58,7 @@ static struct verdict agree_step(struct loop *l, const struct occ_weight **worst
 	double v[3] = {
 		last ? r->gpt.loss_sum : 0,
 		r->topo.place.dp == 0 ? part : 0,
-		occ_stop_wanted(60 + 2 * (l->step_s + l->save_s)),
+		occ_stop_wanted(60 + 2e-3 * (l->step_ms + l->save_ms)),
 	};
 	if (occ_fault("loss.nan", r->world->rank))
 		v[0] = NAN;
@@ -95,7 +95,7 @@ static int step(struct loop *l, struct verdict *v)
 	struct occ_run *r = &l->run;
 	const struct occ_config_optimizer *o = &r->conf.optimizer;
 	const struct occ_weight *worst = NULL;
-	double from = occ_seconds(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
+	double from = occ_clock_ms(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
 	int code = 0;
 	run_schedule(l);
 	*v = agree_step(l, &worst);
@@ -109,7 +109,7 @@ static int step(struct loop *l, struct verdict *v)
 		code = skip_step(l, v, worst);
 	}
 	r->step++;
-	l->step_s = occ_seconds() - from;
+	l->step_ms = occ_clock_ms() - from;
 	if (code || r->step % r->conf.log.every == 0 || r->step == r->conf.train.iters || v->stop)
 		occ_metrics_step(&l->metrics, &(struct occ_step_report){v->loss, v->norm, lr});
 	return code;
@@ -118,22 +118,20 @@ static int step(struct loop *l, struct verdict *v)
 /* Bug check: replicas, and the two copies of a tied embedding, hold the same bits. Collective. */
 static void check_replicas(struct occ_run *r, const float *master)
 {
-	const struct occ_weight *wte = NULL;
-	uint64_t all = 1469598103934665603u, tied = all;
-	const uint32_t *bits = (const uint32_t *)(const void *)master;
+	struct occ_sum all, tied;
+	occ_sum_init(&all);
+	occ_sum_init(&tied);
 	for (int i = 0; i < r->gpt.weights.n; i++) {
 		const struct occ_weight *w = &r->gpt.weights.at[i];
-		for (int64_t k = 0; k < w->lrows * w->lcols; k++)
-			all = (all ^ bits[w->at + k]) * 1099511628211u;
+		size_t bytes = (size_t)(w->lrows * w->lcols) * sizeof(*master);
+		occ_sum_add(&all, master + w->at, bytes);
 		if (!strcmp(w->name, "wte.weight"))
-			wte = w;
+			occ_sum_add(&tied, master + w->at, bytes);
 	}
-	for (int64_t k = 0; wte && k < wte->lrows * wte->lcols; k++)
-		tied = (tied ^ bits[wte->at + k]) * 1099511628211u;
-	occ_check(!occ_differs(r->topo.dp, all), "replicas hold different weights after step %lld",
-		  (long long)r->step);
+	occ_check(!occ_differs(r->topo.dp, occ_sum_get(&all)),
+		  "replicas hold different weights after step %lld", (long long)r->step);
 	if (r->topo.embed && r->shape.tied)
-		occ_check(!occ_differs(r->topo.embed, tied),
+		occ_check(!occ_differs(r->topo.embed, occ_sum_get(&tied)),
 			  "the copies of the tied embedding differ after step %lld",
 			  (long long)r->step);
 }
@@ -160,7 +158,7 @@ static int save(struct loop *l)
 	struct occ_run *r = &l->run;
 	struct occ_err e = {0};
 	size_t n = (size_t)r->gpt.weights.size;
-	double from = occ_seconds();
+	double from = occ_clock_ms();
 	float *flat = occ_alloc(3 * n, sizeof(float));
 	struct occ_ckpt_state s = {
 		.weights = &r->gpt.weights,
@@ -182,10 +180,10 @@ static int save(struct loop *l)
 		code = occ_agree(r->world, &e);
 	}
 	occ_free(flat);
-	l->save_s = occ_seconds() - from;
+	l->save_ms = occ_clock_ms() - from;
 	if (!code)
-		occ_metrics_checkpoint(&l->metrics, l->save_s);
-	occ_metrics_pause(&l->metrics, l->save_s);
+		occ_metrics_checkpoint(&l->metrics, l->save_ms);
+	occ_metrics_pause(&l->metrics, l->save_ms);
 	return code;
 }
 
@@ -194,12 +192,12 @@ static int evaluate(struct loop *l, int last)
 {
 	struct occ_run *r = &l->run;
 	struct occ_err e = {0};
-	double from = occ_seconds();
+	double from = occ_clock_ms();
 	struct occ_eval v = occ_run_eval(r, !last);
 	l->stopped |= v.stopped;
 	if (!l->stopped) /* of fewer batches than asked for, the value would mislead */
 		occ_metrics_eval(&l->metrics, &v);
-	occ_metrics_pause(&l->metrics, occ_seconds() - from);
+	occ_metrics_pause(&l->metrics, occ_clock_ms() - from);
 	if (!isfinite(v.loss) && !l->stopped)
 		occ_fail(&e, OCC_E_NUMERIC, "after step %lld: the validation loss is not finite",
 			 (long long)r->step);

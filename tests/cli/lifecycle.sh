@@ -59,31 +59,35 @@ cp -r "$tmp/r8-2-2--b" "$tmp/other"
 check "another layout" train other 2 --set parallel.pipeline=2 --set train.iters=14
 check "its lines go on" [ "$(losses other | wc -l)" = 14 ]
 
+# strike NAME RANKS LINES CODE ACTION ARGS...: `train NAME RANKS ARGS...`, and ACTION PID once it has written
+# LINES lines; it must then end with CODE
+strike() {
+	local name=$1 ranks=$2 lines=$3 want=$4 action=$5 pid got=0
+	shift 5
+	train "$name" "$ranks" --set train.iters=1000000 --set optimizer.decay_iters=12 --set eval.every=0 "$@" &
+	pid=$!
+	for _ in $(seq 100); do
+		[ -s "$tmp/$name/metrics.jsonl" ] && [ "$(losses "$name" | wc -l)" -ge "$lines" ] && break
+		sleep 0.1
+	done
+	"$action" "$pid"
+	wait "$pid" || got=$?
+	check "$name: exit $got instead of $want" [ "$got" = "$want" ]
+}
+send() { pkill -"$1" -P "$2" -x occ-train || kill -"$1" "$2" 2>/dev/null; } # SIGNAL PID: to the program in it
+once() { send USR1 "$1"; }
+twice() { send TERM "$1"; sleep 0.02; send TERM "$1"; } # it may be gone already
+shrink() { truncate -s 100 "$tmp/shrinks.txt"; }
+
 # A signal: complete checkpoint, 75, and the run continues bit for bit.
-if train sig 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!; then
-	for _ in $(seq 100); do [ -s "$tmp/sig/metrics.jsonl" ] && [ "$(losses sig | wc -l)" -ge 3 ] && break; sleep 0.1; done
-	pkill -USR1 -P "$pid" -x occ-train || kill -USR1 "$pid"
-	code=0
-	wait "$pid" || code=$?
-	check "exit 75 on SIGUSR1, not $code" [ "$code" = 75 ]
-	check "nothing on standard error" [ ! -s "$tmp/sig.err" ]
-	check "the end event says so" grep -q '"why":"stopped"' "$tmp/sig/metrics.jsonl"
-	check "a checkpoint is there" export_to sig sig
-fi
+strike sig 2 3 75 once
+check "sig: nothing on standard error" [ ! -s "$tmp/sig.err" ]
+check "sig: the end event says so" grep -q '"why":"stopped"' "$tmp/sig/metrics.jsonl"
+check "sig: a checkpoint is there" export_to sig sig
 
 # The same signal delivered twice at once, as launchers and timeout(1) do, is one wish.
-twice() { # waits for three lines, signals twice
-	train twice 2 --set train.iters=100000 --set optimizer.decay_iters=12 --set eval.every=0 & pid=$!
-	for _ in $(seq 100); do [ -s "$tmp/twice/metrics.jsonl" ] && [ "$(losses twice | wc -l)" -ge 3 ] && break; sleep 0.1; done
-	pkill -TERM -P "$pid" -x occ-train || kill -TERM "$pid"
-	sleep 0.02
-	pkill -TERM -P "$pid" -x occ-train || kill -TERM "$pid" 2>/dev/null # it may be gone already
-	local got=0
-	wait "$pid" || got=$?
-	[ "$got" = 75 ] || { echo "exit $got" >&2; false; }
-}
-check "two signals at once" twice
-check "leave a checkpoint" export_to twice twice
+strike twice 2 3 75 twice
+check "twice: a checkpoint is there" export_to twice twice
 
 # Weights that are not finite are never the newest checkpoint.
 check "6 on weights that overflow" code_is 6 train wild 1 --set optimizer.lr=1000000 --set optimizer.warmup_iters=0 --set train.iters=4
@@ -92,13 +96,8 @@ check "no checkpoint" [ -z "$(ls -d "$tmp"/wild/step-* 2>/dev/null)" ]
 
 # A file that shrinks while it is mapped: one line and 3.
 cp "$tmp/train.txt" "$tmp/shrinks.txt"
-train shrinks 1 --set train.iters=1000000 --set eval.every=0 --set "data.train=[\"$tmp/shrinks.txt\"]" & pid=$!
-for _ in $(seq 100); do [ -s "$tmp/shrinks/metrics.jsonl" ] && [ "$(losses shrinks | wc -l)" -ge 1 ] && break; sleep 0.1; done
-truncate -s 100 "$tmp/shrinks.txt"
-code=0
-wait "$pid" || code=$?
-check "3 for a file that shrinks, not $code" [ "$code" = 3 ]
-check "and one line" [ "$(wc -l <"$tmp/shrinks.err")" = 1 ]
+strike shrinks 1 1 3 shrink --set "data.train=[\"$tmp/shrinks.txt\"]"
+check "shrinks: one line" [ "$(wc -l <"$tmp/shrinks.err")" = 1 ]
 
 # Output that cannot be written is a failure.
 for mode in --help --version --print-config "inspect $tmp/sig.safetensors"; do
