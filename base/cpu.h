@@ -61,4 +61,30 @@ void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, c
 		   float *d_m, float *d_v, float *d_master, void *d_w);
 void occ_cpu_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *sum);
 
+/* y =, += or -= v, by the calling thread. */
+void occ_cpu_put(enum occ_how how, int64_t n, const float *v, float *y);
+
+void occ_cpu_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
+			enum occ_how how, float *d_y);
+void occ_cpu_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a);
+void occ_cpu_select(struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *d_x,
+		    int width, void *d_at, float *d_value, float *d_least);
+void occ_cpu_above(struct occ_device *d, int64_t n, const float *d_x, const float *d_least,
+		   int64_t cap, int32_t *d_at, float *d_value, int64_t *count);
+void occ_cpu_pick(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		  const void *d_at, const float *d_x, float *d_value);
+void occ_cpu_place(struct occ_device *d, int64_t R, int64_t C, int64_t k, int width,
+		   const void *d_at, const float *d_value, enum occ_how how, float *d_y);
+void occ_cpu_quantise(struct occ_device *d, int64_t n, int bits, int64_t group, const float *d_x,
+		      void *d_wire);
+void occ_cpu_dequantise(struct occ_device *d, int64_t n, int bits, int64_t group,
+			const void *d_wire, enum occ_how how, float *d_y);
+void occ_cpu_half_pack(struct occ_device *d, int64_t n, const float *d_x, void *d_wire);
+void occ_cpu_half_unpack(struct occ_device *d, int64_t n, const void *d_wire, enum occ_how how,
+			 float *d_y);
+void occ_cpu_bound_pack(struct occ_device *d, int64_t n, double eps, const float *d_x, void *d_wire,
+			int64_t *bytes);
+void occ_cpu_bound_unpack(struct occ_device *d, int64_t n, double eps, const void *d_wire,
+			  enum occ_how how, float *d_y);
+
 #endif

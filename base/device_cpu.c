@@ -1,7 +1,6 @@
 /* The cpu device: the table, memory, elementwise slots; products go to the library in gemm.h.
  * The other slots stand in cpu_*.c. */
 #include "base/cpu.h"
-#include "base/ref.h"
 
 #include <string.h>
 
@@ -195,16 +194,16 @@ const struct occ_device_ops occ_device_cpu = {
 	.xent_finish = occ_cpu_xent_finish,
 	.adamw = occ_cpu_adamw,
 	.sum_squares = occ_cpu_sum_squares,
-	.accumulate = occ_ref_accumulate,
-	.orthonormalise = occ_ref_orthonormalise,
-	.select = occ_ref_select,
-	.above = occ_ref_above,
-	.pick = occ_ref_pick,
-	.place = occ_ref_place,
-	.quantise = occ_ref_quantise,
-	.dequantise = occ_ref_dequantise,
-	.half_pack = occ_ref_half_pack,
-	.half_unpack = occ_ref_half_unpack,
-	.bound_pack = occ_ref_bound_pack,
-	.bound_unpack = occ_ref_bound_unpack,
+	.accumulate = occ_cpu_accumulate,
+	.orthonormalise = occ_cpu_orthonormalise,
+	.select = occ_cpu_select,
+	.above = occ_cpu_above,
+	.pick = occ_cpu_pick,
+	.place = occ_cpu_place,
+	.quantise = occ_cpu_quantise,
+	.dequantise = occ_cpu_dequantise,
+	.half_pack = occ_cpu_half_pack,
+	.half_unpack = occ_cpu_half_unpack,
+	.bound_pack = occ_cpu_bound_pack,
+	.bound_unpack = occ_cpu_bound_unpack,
 };

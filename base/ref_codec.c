@@ -7,7 +7,8 @@
 
 #include "base/mem.h"
 
-static void put(enum occ_how how, float v, float *y)
+/* v is volatile so that no product is fused with the sum: then every device has the same bits. */
+static void put(enum occ_how how, volatile float v, float *y)
 {
 	*y = how == OCC_SET ? v : how == OCC_ADD ? *y + v : *y - v;
 }

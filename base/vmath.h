@@ -113,6 +113,23 @@ INLINE vi vlanes(void)
 	return (vi){EACH(LANE, 0)};
 }
 
+/* One bit for each lane whose mask is all ones. */
+INLINE unsigned vbits(vi mask)
+{
+#if defined(__AVX512DQ__)
+	return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX512F__)
+	return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#elif defined(__AVX__)
+	return (unsigned)_mm256_movemask_ps((__m256)mask);
+#else
+	unsigned bits = 0;
+	for (int i = 0; i < VW; i++)
+		bits |= (unsigned)(mask[i] & 1) << i;
+	return bits;
+#endif
+}
+
 /* The first n lanes of a (n may be anything), `fill` in the others. */
 INLINE vf vkeep(vf a, int64_t n, float fill)
 {
