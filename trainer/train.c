@@ -117,22 +117,20 @@ static int step(struct loop *l, struct verdict *v)
 /* Bug check: replicas, and the two copies of a tied embedding, hold the same bits. Collective. */
 static void check_replicas(struct occ_run *r, const float *master)
 {
-	const struct occ_weight *wte = NULL;
-	uint64_t all = 1469598103934665603u, tied = all;
-	const uint32_t *bits = (const uint32_t *)(const void *)master;
+	struct occ_sum all, tied;
+	occ_sum_init(&all);
+	occ_sum_init(&tied);
 	for (int i = 0; i < r->gpt.weights.n; i++) {
 		const struct occ_weight *w = &r->gpt.weights.at[i];
-		for (int64_t k = 0; k < w->lrows * w->lcols; k++)
-			all = (all ^ bits[w->at + k]) * 1099511628211u;
+		size_t bytes = (size_t)(w->lrows * w->lcols) * sizeof(*master);
+		occ_sum_add(&all, master + w->at, bytes);
 		if (!strcmp(w->name, "wte.weight"))
-			wte = w;
+			occ_sum_add(&tied, master + w->at, bytes);
 	}
-	for (int64_t k = 0; wte && k < wte->lrows * wte->lcols; k++)
-		tied = (tied ^ bits[wte->at + k]) * 1099511628211u;
-	occ_check(!occ_differs(r->topo.dp, all), "replicas hold different weights after step %lld",
-		  (long long)r->step);
+	occ_check(!occ_differs(r->topo.dp, occ_sum_get(&all)),
+		  "replicas hold different weights after step %lld", (long long)r->step);
 	if (r->topo.embed && r->shape.tied)
-		occ_check(!occ_differs(r->topo.embed, tied),
+		occ_check(!occ_differs(r->topo.embed, occ_sum_get(&tied)),
 			  "the copies of the tied embedding differ after step %lld",
 			  (long long)r->step);
 }
