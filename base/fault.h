@@ -3,8 +3,7 @@
  * reads the variable once, at its first call, and counts for itself, so ranks that are threads are
  * told apart.
  *
- * Points: ckpt.write (each mkdir, open, write, fsync, rename of a checkpoint), alloc, send,
- * loss.nan. */
+ * Points: ckpt.write (each mkdir, open, write, fsync, rename of a checkpoint), loss.nan. */
 #ifndef OCC_BASE_FAULT_H
 #define OCC_BASE_FAULT_H
 
