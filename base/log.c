@@ -52,7 +52,7 @@ void occ_log_rank(int rank)
 	my_rank = rank;
 }
 
-int occ_log_on(enum occ_log_level level)
+static int log_on(enum occ_log_level level)
 {
 	if (!wish.loaded)
 		load();
@@ -65,7 +65,7 @@ void occ_log(enum occ_log_level level, const char *fmt, ...)
 	struct occ_err line = {0};
 	char text[900], rank[24] = "";
 	va_list ap;
-	if (!occ_log_on(level))
+	if (!log_on(level))
 		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);

@@ -9,8 +9,7 @@
 
 enum occ_log_level { OCC_LOG_ERROR, OCC_LOG_INFO, OCC_LOG_DEBUG };
 
-void occ_log_rank(int rank);              /* of this thread; -1 (none) until set */
-int occ_log_on(enum occ_log_level level); /* to skip what costs time to find out */
+void occ_log_rank(int rank); /* of this thread; -1 (none) until set */
 void occ_log(enum occ_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

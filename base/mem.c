@@ -9,7 +9,7 @@
 
 enum { HEAD = 64 };
 
-static _Atomic int64_t live, peak, calls;
+static _Atomic int64_t live, calls;
 
 size_t occ_size_mul(size_t a, size_t b)
 {
@@ -18,14 +18,6 @@ size_t occ_size_mul(size_t a, size_t b)
 		occ_die(OCC_E_DEVICE, "size %zu x %zu does not fit in memory's address range", a,
 			b);
 	return r;
-}
-
-static void count(int64_t bytes)
-{
-	int64_t now = atomic_fetch_add(&live, bytes) + bytes;
-	int64_t top = atomic_load(&peak);
-	while (now > top && !atomic_compare_exchange_weak(&peak, &top, now))
-		;
 }
 
 void *occ_alloc(size_t n, size_t size)
@@ -40,7 +32,7 @@ void *occ_alloc(size_t n, size_t size)
 			(long long)occ_mem_live());
 	memset(p, 0, whole);
 	memcpy(p, &bytes, sizeof(bytes));
-	count((int64_t)bytes);
+	atomic_fetch_add(&live, (int64_t)bytes);
 	atomic_fetch_add(&calls, 1);
 	return p + HEAD;
 }
@@ -65,11 +57,6 @@ void occ_free(void *p)
 int64_t occ_mem_live(void)
 {
 	return atomic_load(&live);
-}
-
-int64_t occ_mem_peak(void)
-{
-	return atomic_load(&peak);
 }
 
 int64_t occ_mem_calls(void)

@@ -15,9 +15,8 @@ void occ_free(void *p); /* NULL is allowed */
 /* a * b in bytes or counts; dies (8) on overflow. For sizes that come from files, compare first. */
 size_t occ_size_mul(size_t a, size_t b);
 
-/* Process-wide: bytes now held, their maximum, and the number of occ_alloc calls so far. */
+/* Process-wide: bytes now held, and the number of occ_alloc calls so far. */
 int64_t occ_mem_live(void);
-int64_t occ_mem_peak(void);
 int64_t occ_mem_calls(void);
 
 #endif

@@ -12,7 +12,9 @@
 #include "trainer/tensorboard.h"
 #include "trainer/version.h"
 
-double occ_flops_per_token(const struct occ_gpt_shape *s)
+/* Floating-point operations of one token, forward and backward: 6 x parameters without positions,
+ * plus attention's 12 x layers x hidden x seq_len. */
+static double flops_per_token(const struct occ_gpt_shape *s)
 {
 	double n = (double)(occ_gpt_parameters(s) - s->seq_len * s->hidden);
 	return 6.0 * n + 12.0 * (double)s->layers * (double)s->hidden * (double)s->seq_len;
@@ -72,9 +74,8 @@ static void put_start(struct occ_metrics *m)
 static void say_start(const struct occ_run *r)
 {
 	const struct occ_layout *l = &r->topo.layout;
-	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, %d "
-	       "thread%s each, "
-	       "%s %s\n",
+	printf("%.2fM parameters, %lld layers; %d rank%s = tp %d x pp %d x dp %d over %s, "
+	       "%d thread%s each, %s %s\n",
 	       (double)occ_gpt_parameters(&r->shape) / 1e6, (long long)r->shape.layers,
 	       r->world->size, r->world->size == 1 ? "" : "s", l->tensor, l->pipeline, l->data,
 	       r->world->ops->name, r->dev->threads, r->dev->threads == 1 ? "" : "s",
@@ -244,7 +245,7 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	add_number(o, "tokens", tokens * (double)r->step);
 	add_number(o, "step_ms", step_ms);
 	add_number(o, "tokens_per_s", per_s);
-	add_number(o, "mfu", peak > 0 ? per_s * occ_flops_per_token(&r->shape) / peak : NAN);
+	add_number(o, "mfu", peak > 0 ? per_s * flops_per_token(&r->shape) / peak : NAN);
 	add_number(o, "skipped", (double)r->skipped);
 	if (!isfinite(s->loss) || !isfinite(s->grad_norm))
 		cJSON_AddTrueToObject(o, "nonfinite");

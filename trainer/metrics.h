@@ -33,8 +33,4 @@ void occ_metrics_checkpoint(struct occ_metrics *m, double ms);
 /* Rank 0 only, others at once 0: prepares log.dir and opens its files (metrics_file.c). */
 int occ_metrics_files(struct occ_metrics *m, struct occ_err *e);
 
-/* Floating-point operations of one token, forward and backward: 6 x parameters without positions,
- * plus attention's 12 x layers x hidden x seq_len. */
-double occ_flops_per_token(const struct occ_gpt_shape *s);
-
 #endif

@@ -11,10 +11,10 @@
 #include "base/mem.h"
 #include "trainer/weights_io.h"
 
-void occ_run_shape(const struct occ_config *c, int tp, struct occ_gpt_shape *s)
+static struct occ_gpt_shape shape_of(const struct occ_config *c, int tp)
 {
 	const struct occ_config_model *m = &c->model;
-	*s = (struct occ_gpt_shape){
+	return (struct occ_gpt_shape){
 		.layers = m->layers,
 		.hidden = m->hidden,
 		.heads = m->heads,
@@ -79,8 +79,8 @@ static int open_config(struct occ_run *r, struct occ_err *e)
 	const struct occ_args *a = r->args;
 	if (occ_config_load(&r->conf, a->config, a->sets, a->nsets, e))
 		return -1;
-	if (a->mode != OCC_TRAIN &&
-	    r->world->size == 1) /* weights are read whatever layout wrote them */
+	/* One rank that does not train reads weights whatever layout wrote them. */
+	if (a->mode != OCC_TRAIN && r->world->size == 1)
 		r->conf.parallel.tensor = r->conf.parallel.pipeline = r->conf.parallel.data = 1;
 	return occ_config_check(&r->conf, r->world->size, e);
 }
@@ -202,7 +202,7 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	open_data(r, needs, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
-	occ_run_shape(c, l.tensor, &r->shape);
+	r->shape = shape_of(c, l.tensor);
 	r->nmicro = c->batch.global / (c->batch.micro * c->parallel.data);
 	open_model(r, train);
 	occ_log(OCC_LOG_DEBUG, "layers %lld to %lld, %lld weights, device %s with %d threads",

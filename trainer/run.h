@@ -32,14 +32,10 @@ struct occ_run {
 enum { OCC_NEED_TRAIN = 1, OCC_NEED_VALID = 2 };
 
 /* Collective over world, except that nothing is agreed where it is one rank. Loads the
- * configuration (errors found earlier come in `e`), fits the layout, opens device, data and model,
- * fills the weights from a checkpoint, init.load or the seed. Returns the agreed exit code; 0 when
- * all ranks are ready. */
+ * configuration, fits the layout, opens device, data and model, fills the weights from a
+ * checkpoint, init.load or the seed. Returns the agreed exit code; 0 when all ranks are ready. */
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs);
 void occ_run_close(struct occ_run *r);
-
-/* Shape of the model for a configuration. Pure. */
-void occ_run_shape(const struct occ_config *c, int tp, struct occ_gpt_shape *s);
 
 /* Fills r->tokens with global batch `batch` of d for this replica. Samples past the end (evaluation
  * only: limit >= 0) are padding. */

@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Values as scripts/unicode-table writes them. */
+enum occ_char { OCC_CHAR_OTHER, OCC_CHAR_LETTER, OCC_CHAR_NUMBER, OCC_CHAR_SPACE };
+
 static const uint32_t starts[] = {
 #include "trainer/unicode_table.inc"
 };
@@ -52,7 +55,8 @@ static enum occ_char ascii(unsigned char c)
 	return c == ' ' || (c >= '\t' && c <= '\r') ? OCC_CHAR_SPACE : OCC_CHAR_OTHER;
 }
 
-enum occ_char occ_char_next(const char *text, size_t n, size_t *at)
+/* Class of the character at *at < n, which is stepped over. */
+static enum occ_char char_next(const char *text, size_t n, size_t *at)
 {
 	const unsigned char *p = (const unsigned char *)text + *at;
 	uint32_t c = 0;
@@ -71,7 +75,7 @@ static size_t run(const char *text, size_t n, size_t at, enum occ_char k, size_t
 	size_t limit = n - at < WORD_MAX ? n : at + WORD_MAX;
 	while (at < limit) {
 		size_t next = at;
-		if (occ_char_next(text, n, &next) != k)
+		if (char_next(text, n, &next) != k)
 			break;
 		*last = at;
 		at = next;
@@ -104,7 +108,7 @@ size_t occ_word_end(const char *text, size_t n, size_t at)
 		return at + len;
 	next = at + (text[at] == ' ' && at + 1 < n); /* the optional space */
 	size_t first = next;
-	enum occ_char k = occ_char_next(text, n, &next);
+	enum occ_char k = char_next(text, n, &next);
 	if (k == OCC_CHAR_SPACE)
 		return spaces(text, n, at);
 	return run(text, n, first, k, &last);

@@ -9,12 +9,7 @@
 
 #include <stddef.h>
 
-/* Values as scripts/unicode-table writes them. */
-enum occ_char { OCC_CHAR_OTHER, OCC_CHAR_LETTER, OCC_CHAR_NUMBER, OCC_CHAR_SPACE };
-
 /* End of the word that starts at `at` < n; at < end <= n. */
 size_t occ_word_end(const char *text, size_t n, size_t at);
-/* Class of the character at *at < n, which is stepped over. */
-enum occ_char occ_char_next(const char *text, size_t n, size_t *at);
 
 #endif
