@@ -93,14 +93,16 @@ def write_safetensors(path, tensors):
             f.write(tensors[name].astype("<f4").tobytes())
 
 
-def write_tokens(path, text):
+def token_ids(text):
     kinds = sorted(set(text))
     ids = {b: i * (VOCAB - 1) // (len(kinds) - 1) for i, b in enumerate(kinds)}  # 0 and 60 occur
-    tokens = [ids[b] for b in text]
+    return [ids[b] for b in text]
+
+
+def write_tokens(path, tokens):
     with open(path, "wb") as f:
         f.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253))
         f.write(struct.pack(f"<{len(tokens)}H", *tokens))
-    return tokens
 
 
 def layer_norm(x, w, b):
@@ -230,7 +232,8 @@ def main():
     os.chdir(folder)
     torch.set_num_threads(1)
     with open("text.txt", "rb") as f:
-        tokens = write_tokens("tokens.bin", f.read())
+        tokens = token_ids(f.read())
+    write_tokens("tokens.bin", tokens)
     untied = draw_weights()
     tied = {n: w for n, w in untied.items() if n != "lm_head.weight"}
     write_safetensors("tied.safetensors", tied)
