@@ -27,9 +27,9 @@ import numpy
 import torch
 
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 4, 24, 4, 16, 61
-BATCH, STEPS = 8, 20
+STEPS = 20
 
-BASE = dict(tied=True, lr=1e-2, min_lr=1e-3, warmup=4, decay=20, schedule="cosine", wsd=0,
+BASE = dict(batch=8, tied=True, lr=1e-2, min_lr=1e-3, warmup=4, decay=20, schedule="cosine", wsd=0,
             beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
 RUNS = {
     "cosine": BASE,
@@ -93,14 +93,16 @@ def write_safetensors(path, tensors):
             f.write(tensors[name].astype("<f4").tobytes())
 
 
-def write_tokens(path, text):
+def token_ids(text):
     kinds = sorted(set(text))
     ids = {b: i * (VOCAB - 1) // (len(kinds) - 1) for i, b in enumerate(kinds)}  # 0 and 60 occur
-    tokens = [ids[b] for b in text]
+    return [ids[b] for b in text]
+
+
+def write_tokens(path, tokens):
     with open(path, "wb") as f:
         f.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253))
         f.write(struct.pack(f"<{len(tokens)}H", *tokens))
-    return tokens
 
 
 def layer_norm(x, w, b):
@@ -129,16 +131,34 @@ def mlp(x, p, h):
     return y @ p[h + "mlp.c_proj.weight"] + p[h + "mlp.c_proj.bias"]
 
 
-def loss_of(tokens, p):
-    x = p["wte.weight"][tokens[:, :-1]] + p["wpe.weight"]
-    for i in range(LAYERS):
-        h = f"h.{i}."
-        x = x + attention(layer_norm(x, p[h + "ln_1.weight"], p[h + "ln_1.bias"]), p, h)
-        x = x + mlp(layer_norm(x, p[h + "ln_2.weight"], p[h + "ln_2.bias"]), p, h)
+def embed(tokens, p):
+    return p["wte.weight"][tokens[:, :-1]] + p["wpe.weight"]
+
+
+def layer(x, p, i):
+    h = f"h.{i}."
+    x = x + attention(layer_norm(x, p[h + "ln_1.weight"], p[h + "ln_1.bias"]), p, h)
+    return x + mlp(layer_norm(x, p[h + "ln_2.weight"], p[h + "ln_2.bias"]), p, h)
+
+
+def head(x, tokens, p):
     x = layer_norm(x, p["ln_f.weight"], p["ln_f.bias"])
     logits = x @ p.get("lm_head.weight", p["wte.weight"]).T
     target = tokens[:, 1:].unsqueeze(2)
     return (logits.logsumexp(2) - logits.gather(2, target).squeeze(2)).mean()
+
+
+def loss_of(tokens, p):
+    x = embed(tokens, p)
+    for i in range(LAYERS):
+        x = layer(x, p, i)
+    return head(x, tokens, p)
+
+
+def gradients(rows, p):
+    """The loss of a global batch and a gradient for each weight."""
+    loss = loss_of(rows, p)
+    return loss.item(), dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
 
 
 def learning_rate(t, o):
@@ -158,24 +178,23 @@ def learning_rate(t, o):
     return o["lr"] if left > o["wsd"] else o["min_lr"] + span * left / o["wsd"]
 
 
-def batch(tokens, t):
+def batch(tokens, t, size):
     samples = (len(tokens) - 1) // SEQ
-    rows = [(t * BATCH + j) % samples * SEQ for j in range(BATCH)]
+    rows = [(t * size + j) % samples * SEQ for j in range(size)]
     return torch.tensor([tokens[r:r + SEQ + 1] for r in rows])
 
 
-def train(weights, tokens, o):
-    """The lines of the golden file."""
+def train(weights, tokens, o, gradients=gradients):
+    """The lines of the golden file. `gradients` is another way to them (compress_ref.py)."""
     p = {n: torch.tensor(w, dtype=torch.float64, requires_grad=True) for n, w in weights.items()}
     m = {n: torch.zeros_like(x) for n, x in p.items()}
     v = {n: torch.zeros_like(x) for n, x in p.items()}
     for t in range(STEPS):
-        loss = loss_of(batch(tokens, t), p)
-        grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
+        loss, grads = gradients(batch(tokens, t, o["batch"]), p)
         norm = math.sqrt(sum(float((g ** 2).sum()) for g in grads.values()))
         scale = min(1.0, o["clip"] / (norm + 1e-6)) if o["clip"] else 1.0
         lr = learning_rate(t, o)
-        yield f"step {t + 1} {loss.item():.12g} {norm:.12g} {lr:.12g}"
+        yield f"step {t + 1} {loss:.12g} {norm:.12g} {lr:.12g}"
         with torch.no_grad():
             for n, x in p.items():
                 g = grads[n] * scale
@@ -197,7 +216,7 @@ def config(o):
     return {
         "model": {"layers": LAYERS, "hidden": HIDDEN, "heads": HEADS, "seq_len": SEQ,
                   "vocab_size": VOCAB, "vocab_multiple": 1, "tie_embeddings": o["tied"]},
-        "batch": {"micro": 1, "global": BATCH},
+        "batch": {"micro": 1, "global": o["batch"]},
         "optimizer": {"lr": o["lr"], "min_lr": o["min_lr"], "warmup_iters": o["warmup"],
                       "decay_iters": o["decay"], "schedule": o["schedule"], "wsd_iters": o["wsd"],
                       "beta1": o["beta1"], "beta2": o["beta2"], "eps": o["eps"],
@@ -213,7 +232,8 @@ def main():
     os.chdir(folder)
     torch.set_num_threads(1)
     with open("text.txt", "rb") as f:
-        tokens = write_tokens("tokens.bin", f.read())
+        tokens = token_ids(f.read())
+    write_tokens("tokens.bin", tokens)
     untied = draw_weights()
     tied = {n: w for n, w in untied.items() if n != "lm_head.weight"}
     write_safetensors("tied.safetensors", tied)
@@ -226,4 +246,5 @@ def main():
             f.write("\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # Running occ-train against the golden files of this folder; sourced by tests/cli/golden.sh
-# after tests/lib.sh. The bounds are relative; 2e-4 and 1e-3 are asked for, 9e-8 and 6e-7 were measured.
+# and compress_golden.sh after tests/lib.sh. The bounds are relative; 2e-4 and 1e-3 are asked for, 9e-8 and 6e-7 were measured.
 loss_bound=2e-6 norm_bound=2e-5 weight_bound=1e-5
 cd "$root/tests/golden" || exit 1
 
