@@ -165,6 +165,7 @@ static void check_decodes(struct occ_device *d, const struct kit_row *r)
 	struct occ_stream to;
 	struct end e;
 	float *y = kit_floats(NM);
+	int64_t words = NM * (int64_t)occ_type_size(r->type) / 4;
 	open_end(&e, d, r, 1, 0);
 	occ_stream_init(&to, d, &conf, N, M, r->type);
 	CHECK(!to.d_e && !to.d_e0 && !to.d_state0 && !to.codec.d_state && !to.feedback && !to.undo,
@@ -175,10 +176,10 @@ static void check_decodes(struct occ_device *d, const struct kit_row *r)
 		kit_decode(&e.s.codec, &w, OCC_SET, y);
 		occ_stream_decode(&to, e.d_wire, w.bytes, e.d_y);
 		void *d_want = kit_put_type(d, y, NM, r->type);
-		CHECK(bits(&e, d_want, NM / 2) == bits(&e, e.d_y, NM / 2), "%s, %s: decoded",
+		CHECK(bits(&e, d_want, words) == bits(&e, e.d_y, words), "%s, %s: decoded",
 		      d->ops->name, r->what);
 		occ_stream_decode(&e.s, e.d_wire, w.bytes, e.d_y);
-		CHECK(bits(&e, d_want, NM / 2) == bits(&e, e.d_y, NM / 2), "%s, %s: decoded",
+		CHECK(bits(&e, d_want, words) == bits(&e, e.d_y, words), "%s, %s: decoded",
 		      d->ops->name, r->what);
 		CHECK(same(was, memory(&e)), "%s, %s: decoding has changed a stream", d->ops->name,
 		      r->what);
@@ -463,11 +464,6 @@ static void check_measure(struct occ_device *d, const struct kit_row *r)
 	}
 	CHECK(e.s.x_count == 5 && fabs(e.s.x_norm2 - want) <= 1e-6 * want, "%s, %s: %g, want %g",
 	      d->ops->name, r->what, e.s.x_norm2, want);
-	occ_stream_end(&e.s, 1);
-	encode_bad(&e, NAN);
-	occ_stream_end(&e.s, 0);
-	CHECK(isfinite(e.s.x_norm2), "%s, %s: a step undone stays in what is measured",
-	      d->ops->name, r->what);
 	close_end(&e);
 }
 
