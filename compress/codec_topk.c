@@ -70,7 +70,10 @@ static const float *widen(struct occ_codec *c, const void *d_from)
 static size_t encode(struct occ_codec *c, const float *d_x, void *d_wire)
 {
 	struct sparse s = sparse_of(c);
+	size_t indices = (size_t)(s.R * s.k * s.width), pad = support(c) - indices;
 	void *d_to = (char *)d_wire + support(c);
+	if (pad)
+		c->dev->ops->zero(c->dev, (char *)d_wire + indices, pad);
 	c->dev->ops->select(c->dev, s.R, s.C, s.k, d_x, s.width, d_wire, values(c, d_to), NULL);
 	narrow(c, d_to);
 	return bound(c);
