@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every configs/*.json loads and prints as what loads to the same; the paper's models, and their small ones,
-# have the paper's compression ratios.
+# Every configs/*.json loads and prints as what loads to the same; Optimus-CC's models, and their small ones,
+# have its compression ratios.
 . tests/lib.sh
 
 flat() { # FILE: a printed configuration as "section.key=value" lines
