@@ -31,6 +31,8 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 	}
 	if (type != OCC_F32)
 		s->d_x = floats(dev, n * m);
+	if (type != OCC_F32 && s->feedback)
+		s->d_half = dev->ops->alloc(dev, (size_t)(n * m) * occ_type_size(type));
 	if (s->undo) {
 		s->d_e0 = s->feedback ? floats(dev, n * m) : NULL;
 		s->d_state0 = floats(dev, occ_codec_state(&s->codec));
@@ -40,10 +42,10 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 void occ_stream_release(struct occ_stream *s)
 {
 	struct occ_device *d = s->codec.dev;
-	float *all[] = {s->d_e, s->d_x, s->d_e0, s->d_state0};
+	void *all[] = {s->d_e, s->d_x, s->d_half, s->d_e0, s->d_state0};
 	if (!d)
 		return;
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 5; i++)
 		if (all[i])
 			d->ops->free(d, all[i]);
 	occ_codec_release(&s->codec);
@@ -64,6 +66,8 @@ static void touch(struct occ_stream *s)
 	copy(s, s->d_e0, s->d_e, elements(s));
 	copy(s, s->d_state0, s->codec.d_state, occ_codec_state(&s->codec));
 	s->calls0 = s->codec.calls;
+	s->x_norm20 = s->x_norm2;
+	s->x_count0 = s->x_count;
 }
 
 void occ_stream_end(struct occ_stream *s, int keep)
@@ -75,6 +79,8 @@ void occ_stream_end(struct occ_stream *s, int keep)
 		if (s->d_state0)
 			copy(s, s->codec.d_state, s->d_state0, occ_codec_state(&s->codec));
 		s->codec.calls = s->calls0;
+		s->x_norm2 = s->x_norm20;
+		s->x_count = s->x_count0;
 	}
 	s->touched = 0;
 }
@@ -85,6 +91,8 @@ static const float *input(struct occ_stream *s, const void *d_x)
 	struct occ_device *d = s->codec.dev;
 	const float *d_in = d_x;
 	int fed = s->feedback && !s->frozen;
+	occ_check(!s->frozen || !s->codec.ops->state, "a frozen stream of codec %s",
+		  s->codec.ops->name);
 	if (!s->frozen)
 		touch(s);
 	if (fed || s->codec.type != OCC_F32) {
@@ -93,7 +101,7 @@ static const float *input(struct occ_stream *s, const void *d_x)
 				   d_to);
 		d_in = d_to;
 	}
-	if (s->measure) {
+	if (s->measure && !s->frozen) {
 		d->ops->sum_squares(d, elements(s), d_in, &s->x_last2);
 		s->x_norm2 += s->x_last2;
 		s->x_count++;
@@ -101,13 +109,25 @@ static const float *input(struct occ_stream *s, const void *d_x)
 	return d_in;
 }
 
+/* E -= y, of which d_x holds the fp32 values that a receiver narrows. */
+static void subtract_narrowed(struct occ_stream *s)
+{
+	struct occ_device *d = s->codec.dev;
+	d->ops->cast(d, elements(s), OCC_F32, s->d_x, s->codec.type, s->d_half);
+	d->ops->accumulate(d, elements(s), s->codec.type, s->d_half, OCC_SUB, s->d_e);
+}
+
 size_t occ_stream_encode(struct occ_stream *s, const void *d_x, void *d_wire)
 {
 	double begin = occ_clock_ms();
 	struct occ_codec *c = &s->codec;
 	size_t bytes = c->ops->encode(c, input(s, d_x), d_wire);
-	if (s->feedback && !s->frozen)
-		c->ops->decode(c, d_wire, bytes, OCC_SUB, s->d_e);
+	int narrow = c->type != OCC_F32, fed = s->feedback && !s->frozen;
+	if (fed)
+		c->ops->decode(c, d_wire, bytes, narrow ? OCC_SET : OCC_SUB,
+			       narrow ? s->d_x : s->d_e);
+	if (fed && narrow)
+		subtract_narrowed(s);
 	s->encode_ms += occ_clock_ms() - begin;
 	return bytes;
 }
@@ -117,8 +137,12 @@ size_t occ_stream_follow(struct occ_stream *s, const void *d_support, const void
 	double begin = occ_clock_ms();
 	struct occ_codec *c = &s->codec;
 	c->ops->follow_encode(c, d_support, input(s, d_x), d_wire);
-	if (s->feedback && !s->frozen)
-		c->ops->follow_decode(c, d_support, d_wire, OCC_SUB, s->d_e);
+	int narrow = c->type != OCC_F32, fed = s->feedback && !s->frozen;
+	if (fed)
+		c->ops->follow_decode(c, d_support, d_wire, narrow ? OCC_SET : OCC_SUB,
+				      narrow ? s->d_x : s->d_e);
+	if (fed && narrow)
+		subtract_narrowed(s);
 	s->encode_ms += occ_clock_ms() - begin;
 	return c->ops->follow_bound(c);
 }
@@ -129,7 +153,7 @@ static float *output(const struct occ_stream *s, void *d_y)
 	return s->codec.type == OCC_F32 ? d_y : s->d_x;
 }
 
-static void narrow(struct occ_stream *s, void *d_y)
+static void narrow_to(struct occ_stream *s, void *d_y)
 {
 	struct occ_device *d = s->codec.dev;
 	if (s->codec.type != OCC_F32)
@@ -140,7 +164,7 @@ void occ_stream_decode(struct occ_stream *s, const void *d_wire, size_t bytes, v
 {
 	double begin = occ_clock_ms();
 	s->codec.ops->decode(&s->codec, d_wire, bytes, OCC_SET, output(s, d_y));
-	narrow(s, d_y);
+	narrow_to(s, d_y);
 	s->decode_ms += occ_clock_ms() - begin;
 }
 
@@ -149,7 +173,7 @@ void occ_stream_decode_follow(struct occ_stream *s, const void *d_support, const
 {
 	double begin = occ_clock_ms();
 	s->codec.ops->follow_decode(&s->codec, d_support, d_wire, OCC_SET, output(s, d_y));
-	narrow(s, d_y);
+	narrow_to(s, d_y);
 	s->decode_ms += occ_clock_ms() - begin;
 }
 

@@ -27,8 +27,10 @@ struct occ_stream {
 	int feedback, undo, frozen, measure;
 	float *d_e;             /* (n, m) residual; owned; NULL without feedback */
 	float *d_x;             /* (n, m) fp32 work, owned; NULL where none is needed */
+	void *d_half;           /* (n, m) of a type narrower than fp32: what the receiver gets */
 	float *d_e0, *d_state0; /* copies for undoing; owned */
-	int64_t calls0;
+	int64_t calls0, x_count0;
+	double x_norm20;
 	int touched;     /* a message of this step has changed something */
 	double x_norm2;  /* with `measure`: sums of ||X + E||^2 over x_count messages, since */
 	int64_t x_count; /* their owner took them */
@@ -56,6 +58,9 @@ void occ_stream_decode_follow(struct occ_stream *s, const void *d_support, const
 const float *occ_stream_sum_begin(struct occ_stream *s, const float *d_x);
 void occ_stream_sum_own(struct occ_stream *s);
 void occ_stream_sum_finish(struct occ_stream *s, float *d_x);
+
+/* `frozen` (evaluation): messages go through the codec, but neither read nor renew E. Only for
+ * codecs that keep nothing themselves. */
 
 void occ_stream_end(struct occ_stream *s, int keep); /* the step is over */
 double occ_stream_residual2(struct occ_stream *s);   /* ||E||^2; waits */

@@ -114,6 +114,8 @@ static const struct rule {
 
 struct occ_route occ_route(const struct occ_policy *p, const struct occ_transfer *t)
 {
+	if (t->kind > OCC_DP)
+		return (struct occ_route){NULL, "this kind always travels dense"};
 	const struct occ_site *s = occ_route_site(p, t->kind);
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
 		if (rules[i].dense(p, s, t))

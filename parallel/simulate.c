@@ -15,7 +15,7 @@
 struct wire {
 	double *sent, *cost;
 	double *taken;  /* rendezvous: when the receiver was ready */
-	double *waited; /* posted: how long the receiver waited */
+	double *waited; /* posted: how long the receiver waited for the transfer itself */
 	int nsent, ntaken;
 };
 
@@ -92,7 +92,8 @@ static int recv(struct play *p, struct stage *g, struct wire *w)
 	}
 	if (end < 0)
 		return 0;
-	w->waited[k] = later(end - g->clock, 0);
+	double wait = later(end - g->clock, 0);
+	w->waited[k] = wait < w->cost[k] ? wait : w->cost[k];
 	g->clock = later(g->clock, end);
 	if (p->mode == OCC_SEND_POSTED)
 		w->taken[k] = g->clock;

@@ -282,8 +282,8 @@ static int weight_of(const struct load *l, const char *name)
 
 /* One contributor's residual of weight i, as the writer's stage pp had it, brought to our shard; 0
  * if it had none. */
-static int gather_stage(struct from *f, const struct occ_stream_ref *ref, int i,
-			struct occ_place p, float *out)
+static int gather_stage(struct from *f, const struct occ_stream_ref *ref, int i, struct occ_place p,
+			float *out)
 {
 	const struct load *l = f->l;
 	int T = f->layout.tensor, had = 0;

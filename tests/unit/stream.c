@@ -122,10 +122,13 @@ static void check_conserves(struct occ_device *d, const struct kit_row *r)
 	memset(in, 0, sizeof(in));
 	memset(out, 0, sizeof(out));
 	open_end(&e, d, r, 1, 0);
+	int half = e.s.codec.type == OCC_BF16;
 	for (uint64_t k = 0; k < 200; k++) {
 		float *x = message(&e, k);
 		struct kit_wire w = encode(&e, x);
 		kit_decode(&e.s.codec, &w, OCC_SET, y);
+		for (int i = 0; i < NM && half; i++) /* what the receiver makes of it */
+			y[i] = occ_bf16_to_f32(occ_f32_to_bf16(y[i]));
 		float *after = kit_get(d, e.s.d_e, nm_bytes);
 		for (int i = 0; i < NM; i++) {
 			in[i] += (double)x[i];
@@ -136,8 +139,10 @@ static void check_conserves(struct occ_device *d, const struct kit_row *r)
 		double seen = kit_norm(NM, before), lost = kit_norm(NM, after);
 		CHECK(kit_distance(NM, before, y) <= 1e-6 * seen, "%s, %s, message %d: %g of %g",
 		      d->ops->name, r->what, (int)k, kit_distance(NM, before, y), seen);
-		CHECK(lost <= (1 + 1e-6) * seen, "%s, %s, message %d: %g left of %g", d->ops->name,
-		      r->what, (int)k, lost, seen);
+		/* the receiver's rounding, at most 2^-9 of what came across, stays too */
+		CHECK(lost <= (1 + (half ? 0x1p-8 : 1e-6)) * seen,
+		      "%s, %s, message %d: %g left of %g", d->ops->name, r->what, (int)k, lost,
+		      seen);
 		CHECK(fabs(occ_stream_residual2(&e.s) - lost * lost) <= 1e-9 * lost * lost,
 		      "%s, %s: residual", d->ops->name, r->what);
 		memcpy(before, after, nm_bytes);
@@ -479,7 +484,8 @@ static void check_device(const char *name)
 		check_plain(d, r);
 		check_undo(d, r, 0);
 		check_undo(d, r, 1);
-		check_frozen(d, r);
+		if (!r->knobs.codec->state)
+			check_frozen(d, r);
 		check_follow(d, r);
 		check_sum(d, r);
 		check_measure(d, r);
