@@ -530,7 +530,7 @@ static void allocations(void)
 	int64_t before = occ_mem_live();
 	struct occ_device *d = occ_device_open("cpu", OCC_BF16, MOST_THREADS < 2 ? 1 : 2, &e);
 	struct occ_attention a = {.B = 2, .T = 70, .H = 2, .D = 40};
-	struct occ_gemm g = {0, 1, 64, 32, 48, 48, 48, 32, OCC_BF16, 0, 0};
+	struct occ_gemm g = {0, 1, 64, 32, 48, 48, 48, 32, OCC_BF16, 0, 0, 0};
 	void *x = d->ops->alloc(d, 1 << 18), *y = d->ops->alloc(d, 1 << 18);
 	float *f = d->ops->alloc(d, 1 << 18);
 	int64_t calls = 0;
