@@ -106,15 +106,15 @@ static void linear_setup(struct problem *p)
 
 static double linear_loss(struct problem *p)
 {
-	struct occ_gemm g = {0, 1, p->R, p->V, p->C, p->C, p->C, p->V, OCC_F32, 0, 1};
+	struct occ_gemm g = {0, 1, p->R, p->V, p->C, p->C, p->C, p->V, OCC_F32, 0, 1, 0};
 	OPS->gemm(p->d, &g, p->x[0], p->x[1], p->x[2], p->y[0]);
 	return dot(p->R * p->V, p->y[0], p->g[0]);
 }
 
 static void linear_back(struct problem *p)
 {
-	struct occ_gemm dx = {0, 0, p->R, p->C, p->V, p->V, p->C, p->C, OCC_F32, 0, 0};
-	struct occ_gemm dw = {1, 0, p->V, p->C, p->R, p->V, p->C, p->C, OCC_F32, 1, 0};
+	struct occ_gemm dx = {0, 0, p->R, p->C, p->V, p->V, p->C, p->C, OCC_F32, 0, 0, 0};
+	struct occ_gemm dw = {1, 0, p->V, p->C, p->R, p->V, p->C, p->C, OCC_F32, 1, 0, 0};
 	OPS->gemm(p->d, &dx, p->g[0], p->x[1], NULL, p->dx[0]);
 	OPS->gemm(p->d, &dw, p->g[0], p->x[0], NULL, p->dx[1]);
 	OPS->bias_backward(p->d, p->R, p->V, p->g[0], p->dx[2]);
