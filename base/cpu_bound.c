@@ -30,7 +30,7 @@ static int block_codes(double eps, const float x[BLOCK], uint32_t code[BLOCK])
 		int32_t k = (int32_t)(fits ? q : 0);
 		float back = (float)(k * (2 * eps));
 		missed |= !fits | !(fabs((double)x[i] - (double)back) <= eps);
-		code[i] = (uint32_t)k << 1 ^ (uint32_t)(k >> 31);
+		code[i] = (uint32_t)k << 1 ^ (0u - (k < 0));
 		all |= code[i];
 	}
 	return missed ? OCC_BOUND_RAW : all ? 32 - __builtin_clz(all) : 0;

@@ -118,11 +118,11 @@ static void pack(int64_t n, int bits, const int8_t *q, uint8_t *code)
 		memcpy(code, q, (size_t)n);
 	else if (bits == 4)
 		for (int64_t i = 0; i < (n + 1) / 2; i++)
-			code[i] = (uint8_t)((q[2 * i] & 15) | q[2 * i + 1] << 4);
+			code[i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
 	else
 		for (int64_t i = 0; i < (n + 3) / 4; i++)
 			code[i] = (uint8_t)((q[4 * i] & 3) | (q[4 * i + 1] & 3) << 2 |
-					    (q[4 * i + 2] & 3) << 4 | q[4 * i + 3] << 6);
+					    (q[4 * i + 2] & 3) << 4 | (q[4 * i + 3] & 3) << 6);
 }
 
 void occ_cpu_quantise(struct occ_device *d, int64_t n, int bits, int64_t group, const float *d_x,
@@ -226,7 +226,7 @@ static void halves(int64_t n, float scale, const float *x, uint16_t *half)
 void occ_cpu_half_pack(struct occ_device *d, int64_t n, const float *d_x, void *d_wire)
 {
 	float *scale = d_wire, most = largest(d, n, d_x), by = 1;
-	uint16_t *half = (uint16_t *)(scale + 1);
+	uint16_t *half = (void *)(scale + 1);
 	int e = 0, nt = cpu_team(d, n);
 	if (isfinite(most) && most > 0) {
 		frexpf(most, &e); /* most in 2^(e-1) .. 2^e */
@@ -242,7 +242,7 @@ void occ_cpu_half_unpack(struct occ_device *d, int64_t n, const void *d_wire, en
 			 float *d_y)
 {
 	const float *scale = d_wire, by = *scale;
-	const uint16_t *half = (const uint16_t *)(scale + 1);
+	const uint16_t *half = (const void *)(scale + 1);
 	int nt = cpu_team(d, n);
 #pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
 	for (int64_t at = 0; at < n; at += PIECE) {

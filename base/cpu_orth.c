@@ -24,6 +24,7 @@ struct orth {
 	double *part;              /* (pieces, rows + WIDE, WIDE): sums of each piece */
 	double *sum;               /* (rows + WIDE, WIDE) */
 	float *along;              /* (rows, WIDE): sum in fp32 */
+	int64_t due;               /* panel that `factor` has still to be applied to, or -1 */
 	double factor[WIDE][WIDE]; /* upper: column j becomes the sum of factor[i][j] * column i */
 	uint32_t draw[WIDE];       /* directions that column j of the panel has tried */
 };
@@ -61,11 +62,21 @@ static void add_parts(struct orth *o, int64_t j, int64_t n)
 			sum[i] += part_of(o, p, j)[i];
 }
 
+/* A team meets once less where the factor is applied by whoever needs the piece next. */
+static void settle(struct orth *o, int64_t p)
+{
+	if (o->due >= 0)
+		combine(piece_length(o, p), o->factor, row_of(o, p, o->due));
+}
+
 static void along_before(struct orth *o, int64_t col)
 {
 #pragma omp parallel for num_threads(o->nt) if (o->nt > 1) schedule(static)
-	for (int64_t p = 0; p < o->pieces; p++)
+	for (int64_t p = 0; p < o->pieces; p++) {
+		settle(o, p);
 		dots(piece_length(o, p), col, row_of(o, p, 0), row_of(o, p, col), part_of(o, p, 0));
+	}
+	o->due = -1;
 	add_parts(o, 0, col);
 	for (int64_t i = 0; i < col * WIDE; i++)
 		o->along[i] = (float)o->sum[i];
@@ -77,10 +88,12 @@ static void rest_and_gram(struct orth *o, int64_t col)
 #pragma omp parallel for num_threads(o->nt) if (o->nt > 1) schedule(static)
 	for (int64_t p = 0; p < o->pieces; p++) {
 		int64_t n = piece_length(o, p);
+		settle(o, p);
 		if (col)
 			take_out(n, col, row_of(o, p, 0), o->along, row_of(o, p, col));
 		gram(n, row_of(o, p, col), part_of(o, p, col));
 	}
+	o->due = -1;
 	add_parts(o, col, WIDE);
 }
 
@@ -143,6 +156,9 @@ static void normalise(const struct orth *o, int64_t j)
 static void replace(struct orth *o, int64_t col, unsigned bad)
 {
 	uint64_t key = occ_rng_key((uint64_t)o->n, OCC_RNG_CODEC);
+	for (int64_t p = 0; p < o->pieces; p++)
+		settle(o, p);
+	o->due = -1;
 	for (int j = 0; j < WIDE; j++) {
 		if (!(bad >> j & 1))
 			continue;
@@ -165,10 +181,9 @@ static unsigned pass(struct orth *o, int64_t col)
 	rest_and_gram(o, col);
 	unsigned bad = cholesky(g) & ((left < WIDE ? 1u << left : 1u << WIDE) - 1);
 	invert(g, o->factor);
-#pragma omp parallel for num_threads(o->nt) if (o->nt > 1) schedule(static)
-	for (int64_t p = 0; p < o->pieces; p++)
-		combine(piece_length(o, p), o->factor, row_of(o, p, col));
-	replace(o, col, bad);
+	o->due = col;
+	if (bad)
+		replace(o, col, bad);
 	return bad;
 }
 
@@ -203,7 +218,8 @@ static void write_piece(const struct orth *o, int64_t p, float *a)
 
 void occ_cpu_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a)
 {
-	struct orth o = {.n = n, .r = r, .rows = up(r, WIDE), .nt = cpu_team(d, n * r)};
+	struct orth o = {
+		.n = n, .r = r, .due = -1, .rows = up(r, WIDE), .nt = cpu_team(d, n * r / 4)};
 	int64_t tall = (o.rows + WIDE) * WIDE;
 	occ_check(r <= n, "%lld columns of %lld rows", (long long)r, (long long)n);
 	o.pieces = (n + PIECE - 1) / PIECE;
@@ -221,6 +237,8 @@ void occ_cpu_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d
 	for (int64_t col = 0; col < r; col += WIDE)
 		panel(&o, col);
 #pragma omp parallel for num_threads(o.nt) if (o.nt > 1) schedule(static)
-	for (int64_t p = 0; p < o.pieces; p++)
+	for (int64_t p = 0; p < o.pieces; p++) {
+		settle(&o, p);
 		write_piece(&o, p, d_a);
+	}
 }

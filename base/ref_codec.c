@@ -222,7 +222,7 @@ void occ_ref_dequantise(struct occ_device *d, int64_t n, int bits, int64_t group
 void occ_ref_half_pack(struct occ_device *d, int64_t n, const float *d_x, void *d_wire)
 {
 	float *scale = d_wire, most = largest(n, d_x);
-	uint16_t *half = (uint16_t *)(scale + 1);
+	uint16_t *half = (void *)(scale + 1);
 	int e = 0;
 	(void)d;
 	*scale = 1;
@@ -238,7 +238,7 @@ void occ_ref_half_unpack(struct occ_device *d, int64_t n, const void *d_wire, en
 			 float *d_y)
 {
 	const float *scale = d_wire;
-	const uint16_t *half = (const uint16_t *)(scale + 1);
+	const uint16_t *half = (const void *)(scale + 1);
 	(void)d;
 	for (int64_t i = 0; i < n; i++)
 		put(how, occ_f16_to_f32(half[i]) / *scale, &d_y[i]);
@@ -248,7 +248,7 @@ void occ_ref_half_unpack(struct occ_device *d, int64_t n, const void *d_wire, en
 
 static uint32_t zigzag(int32_t q)
 {
-	return (uint32_t)q << 1 ^ (uint32_t)(q >> 31);
+	return (uint32_t)q << 1 ^ (0u - (q < 0));
 }
 
 static float code_value(uint32_t u, double eps)
