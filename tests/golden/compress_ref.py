@@ -47,6 +47,18 @@ RUNS = {  # name: stages, replicas, the section "compress"
 }
 
 
+def quick(compress):
+    """16 iterations: enough where steps are smaller, since what they miss moves the weights less."""
+    return {site: dict(knobs, iterations=16) if "iterations" in knobs else knobs
+            for site, knobs in compress.items()}
+
+
+QUICK_LR = 1e-3
+RUNS.update({name + "-16": (pp, dp, quick(compress), QUICK_LR)
+             for name, (pp, dp, compress) in list(RUNS.items()) if name in ("cb", "cb-all", "dp", "optimus")})
+RUNS["none-16"] = (4, 2, {}, QUICK_LR)
+
+
 def outputs_first(name, x):
     """A weight or its gradient as (out, in); files hold those of layers as (in, out), and wte, wpe so."""
     return x.T if ".c_" in name else x
@@ -135,8 +147,12 @@ class Training:
         return loss, {n: total[n] for n in p}
 
 
-def config(stages, replicas, compress):
-    c = ref.config(OPTIONS)
+def options(lr=OPTIONS["lr"]):
+    return dict(OPTIONS, lr=lr)
+
+
+def config(stages, replicas, compress, *lr):
+    c = ref.config(options(*lr))
     c["parallel"] = {"tensor": 1, "pipeline": stages, "data": replicas}
     c["batch"]["micro"] = MICRO
     c["compress"] = dict({"scope": "all"}, **compress)
@@ -149,8 +165,8 @@ def inputs(folder):
     return {n: w for n, w in ref.draw_weights().items() if n != "lm_head.weight"}, tokens
 
 
-def curve(weights, tokens, training):
-    lines = ref.train(weights, tokens, OPTIONS, training)
+def curve(weights, tokens, training, *lr):
+    lines = ref.train(weights, tokens, options(*lr), training)
     return [line for line in lines if line.startswith("step")]
 
 
@@ -159,7 +175,7 @@ def write(folder):
     for name, run in RUNS.items():
         path = os.path.join(folder, "compress-" + name)
         with open(path + ".txt", "w", encoding="ascii") as f:
-            f.writelines(line + "\n" for line in curve(weights, tokens, Training(*run)))
+            f.writelines(line + "\n" for line in curve(weights, tokens, Training(*run[:3]), *run[3:]))
         with open(path + ".json", "w", encoding="ascii") as f:
             json.dump(config(*run), f, indent=1)
             f.write("\n")
