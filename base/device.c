@@ -24,6 +24,7 @@ static const struct backend {
 	{"cuda", CUDA_OPS, "this program was built without CUDA: `make CUDA=1` builds one with it"},
 	{"ref", &occ_device_ref, NULL},
 	{"strict", &occ_device_strict, NULL},
+	{"dry", &occ_device_dry, NULL}, /* of plan: no configuration offers it */
 };
 
 enum { NBACKENDS = sizeof(backends) / sizeof(backends[0]) };
@@ -64,6 +65,7 @@ static const struct slot {
 	SLOT(xent_finish),
 	SLOT(adamw),
 	SLOT(sum_squares),
+	SLOT(draw),
 	SLOT(accumulate),
 	SLOT(orthonormalise),
 	SLOT(select),

@@ -152,7 +152,9 @@ struct occ_device_ops {
 
 	/* What codecs need (compress/). Wires are bytes at 4-byte aligned addresses; indices are
 	 * `width` bytes each, 2 or 4. Magnitudes are compared as bits, so that NaN is the largest.
-	 * y =, += or -= x, where y is fp32 and x of `type`. */
+	 * x = standard normal numbers 0 .. n-1 of (key, id), occ_rng_normal's. */
+	void (*draw)(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x);
+	/* y =, += or -= x, where y is fp32 and x of `type`. */
 	void (*accumulate)(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			   enum occ_how how, float *d_y);
 	/* Columns of a (n,r), r <= n, become orthonormal, each in the span of itself and those
@@ -212,6 +214,9 @@ struct occ_device *occ_device_open(const char *name, enum occ_type type, int thr
 void occ_device_close(struct occ_device *d);                      /* NULL is allowed */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
-extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict;
+extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict,
+	occ_device_dry;
+/* Bytes that a dry device was asked for so far. */
+size_t occ_device_dry_bytes(const struct occ_device *d);
 
 #endif

@@ -1,6 +1,7 @@
 /* The cpu device: the table, memory, elementwise slots; products go to the library in gemm.h.
  * The other slots stand in cpu_*.c. */
 #include "base/cpu.h"
+#include "base/ref.h"
 
 #include <string.h>
 
@@ -194,6 +195,7 @@ const struct occ_device_ops occ_device_cpu = {
 	.xent_finish = occ_cpu_xent_finish,
 	.adamw = occ_cpu_adamw,
 	.sum_squares = occ_cpu_sum_squares,
+	.draw = occ_ref_draw,
 	.accumulate = occ_cpu_accumulate,
 	.orthonormalise = occ_cpu_orthonormalise,
 	.select = occ_cpu_select,

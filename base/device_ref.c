@@ -221,6 +221,7 @@ const struct occ_device_ops occ_device_ref = {
 	.xent_finish = occ_ref_xent_finish,
 	.adamw = ref_adamw,
 	.sum_squares = ref_sum_squares,
+	.draw = occ_ref_draw,
 	.accumulate = occ_ref_accumulate,
 	.orthonormalise = occ_ref_orthonormalise,
 	.select = occ_ref_select,

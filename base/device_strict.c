@@ -329,6 +329,11 @@ static void strict_sum_squares(struct occ_device *d, int64_t n, const float *d_x
 	REF sum_squares(d, n, F32(d_x, n), sum);
 }
 
+static void strict_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x)
+{
+	REF draw(d, n, key, id, F32(d_x, n));
+}
+
 static void strict_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			      enum occ_how how, float *d_y)
 {
@@ -444,6 +449,7 @@ const struct occ_device_ops occ_device_strict = {
 	.xent_finish = strict_xent_finish,
 	.adamw = strict_adamw,
 	.sum_squares = strict_sum_squares,
+	.draw = strict_draw,
 	.accumulate = strict_accumulate,
 	.orthonormalise = strict_orthonormalise,
 	.select = strict_select,

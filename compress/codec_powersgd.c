@@ -36,14 +36,8 @@ static int64_t state(const struct occ_codec *c)
 
 static void start(struct occ_codec *c)
 {
-	int64_t n = q_size(c);
-	float *q = occ_alloc((size_t)n, sizeof(*q));
-	for (int64_t i = 0; i < n; i++)
-		q[i] = occ_rng_normal(c->key, c->id, (uint64_t)i);
-	c->dev->ops->put(c->dev, c->d_state, q, (size_t)n * sizeof(*q));
-	c->dev->ops->sync(c->dev);
+	c->dev->ops->draw(c->dev, q_size(c), c->key, c->id, c->d_state);
 	c->calls = 0;
-	occ_free(q);
 }
 
 /* Columns that there were stay; new ones are drawn. */

@@ -238,7 +238,8 @@ static void reduce_counted(struct occ_comm *c, void *x, int64_t n, enum occ_type
 	if (c->size == 1)
 		return;
 	double begin = occ_clock_ms();
-	reduce(c, x, n, type, fold, scratch);
+	if (!c->ops->dry)
+		reduce(c, x, n, type, fold, scratch);
 	occ_comm_count_sum(c, n, type);
 	if (c->traffic)
 		c->traffic->exposed_ms += occ_clock_ms() - begin;

@@ -47,7 +47,8 @@ struct occ_req {
 };
 
 struct occ_comm_ops {
-	const char *name; /* self, thread, mpi, nccl */
+	const char *name; /* self, thread, mpi, nccl, dry */
+	int dry;          /* 1: data stays where it is, only counters move */
 	void (*post_send)(struct occ_comm *c, const void *x, size_t bytes, int peer,
 			  enum occ_tag tag, struct occ_req *r);
 	void (*post_recv)(struct occ_comm *c, void *x, size_t bytes, int peer, enum occ_tag tag,
@@ -57,6 +58,9 @@ struct occ_comm_ops {
 	/* Collective. Ranks of equal color form a group, in the order of key, then rank; NULL for
 	 * color < 0. */
 	struct occ_comm *(*split)(struct occ_comm *c, int color, int key);
+	/* Instead of split where the members need not be asked: those world ranks, in that order.
+	 */
+	struct occ_comm *(*choose)(struct occ_comm *c, const int *ranks, int n);
 	int (*node)(struct occ_comm *c); /* collective: lowest rank on this node */
 	void (*close)(struct occ_comm *c);
 	void (*abort)(int code); /* ends every rank; process-wide */
@@ -80,6 +84,8 @@ struct occ_comm *occ_comm_open_self(double timeout_s);
  * (5) where srun started N tasks that do not see each other. Without MPI in the build: refusal (2).
  * `close` of the world finalises MPI. */
 struct occ_comm *occ_comm_open_mpi(double timeout_s, struct occ_err *e);
+/* Rank `rank` of a world of `size`, alone: counts and moves nothing (`plan`). */
+struct occ_comm *occ_comm_open_dry(int rank, int size);
 /* Runs body(world, arg) on n threads of this process; returns the largest of their results. */
 int occ_comm_run_threads(int n, double timeout_s, int (*body)(struct occ_comm *world, void *arg),
 			 void *arg);

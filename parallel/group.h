@@ -22,7 +22,7 @@ void occ_group_release(struct occ_group *g);
 /* Collective over g->comm; in place; no-ops for one rank. Wait. */
 void occ_group_sum(struct occ_group *g, void *d_x, int64_t n, enum occ_type type);
 void occ_group_max(struct occ_group *g, float *d_x, int64_t n);
-/* fp32 of rank 0 to all; rank 0 counts a message to each. */
+/* fp32 of rank 0 to all. */
 void occ_group_bcast(struct occ_group *g, float *d_x, int64_t n);
 /* d_x (rows, C) of the device's type: rank t holds rows floor(t*rows/T) .. floor((t+1)*rows/T). */
 void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C);

@@ -24,7 +24,7 @@ static size_t slice_offset(const struct occ_link *l)
 	       row_bytes(l);
 }
 
-static struct occ_route route(const struct occ_link *l, int critical, int64_t step)
+struct occ_route occ_link_route(const struct occ_link *l, int critical, int64_t step)
 {
 	struct occ_transfer t = {
 		.kind = l->conf.kind,
@@ -40,8 +40,7 @@ static struct occ_route route(const struct occ_link *l, int critical, int64_t st
 	return occ_route(l->conf.policy, &t);
 }
 
-/* How long a transfer's wire is at most. */
-static size_t bound(const struct occ_link *l)
+size_t occ_link_bound(const struct occ_link *l)
 {
 	const struct occ_codec *c = &l->stream.codec;
 	return l->followed ? c->ops->follow_bound(c) : c->ops->bound(c);
@@ -61,7 +60,7 @@ static void open_stream(struct occ_link *l)
 	};
 	struct occ_supports *q = &l->supports;
 	occ_stream_init(&l->stream, device(l), &conf, l->n, l->conf.C, device(l)->type);
-	l->d_wire = device(l)->ops->alloc(device(l), bound(l));
+	l->d_wire = device(l)->ops->alloc(device(l), occ_link_bound(l));
 	if (l->conf.kind != OCC_PP_FORWARD || !occ_route_follows(p))
 		return;
 	q->slots = l->conf.slots;
@@ -82,10 +81,10 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 	l->inter_node = occ_comm_crosses(world, conf->peer);
 	l->n = occ_slice_row(conf->rows, t + 1, T) - occ_slice_row(conf->rows, t, T);
 	l->bytes = (size_t)l->n * row_bytes(l);
-	l->has_stream = l->n && route(l, 1, INT64_MAX).codec;
+	l->has_stream = l->n && occ_link_route(l, 1, INT64_MAX).codec;
 	if (l->has_stream)
 		open_stream(l);
-	size_t longest = l->has_stream && bound(l) > l->bytes ? bound(l) : l->bytes;
+	size_t longest = l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
 	for (int i = 0; i < 2; i++)
 		l->wire[i] = occ_alloc(longest, 1);
 }
@@ -139,7 +138,7 @@ static struct occ_route next_route(const struct occ_link *l, enum occ_op op, int
 {
 	while (l->list->at[*at].op != op)
 		++*at;
-	return route(l, l->list->at[(*at)++].flags & OCC_CRITICAL, l->step);
+	return occ_link_route(l, l->list->at[(*at)++].flags & OCC_CRITICAL, l->step);
 }
 
 /* Lengths of wires that vary go before them. */
@@ -170,7 +169,7 @@ static void expect(struct occ_link *l)
 			occ_comm_post_recv(l->comm, &l->length[w], sizeof(l->length[w]),
 					   l->conf.peer, length_tag_of(l), &l->head[w]);
 		else
-			occ_comm_post_recv(l->comm, l->wire[w], r.codec ? bound(l) : l->bytes,
+			occ_comm_post_recv(l->comm, l->wire[w], r.codec ? occ_link_bound(l) : l->bytes,
 					   l->conf.peer, tag_of(l, &r), &l->req[w]);
 	}
 }
@@ -266,7 +265,7 @@ void occ_link_send(struct occ_link *l, const void *d_x)
 /* Waits for wire w; returns its length. */
 static size_t arrive(struct occ_link *l, int w, const struct occ_route *r)
 {
-	size_t bytes = r->codec ? bound(l) : l->bytes;
+	size_t bytes = r->codec ? occ_link_bound(l) : l->bytes;
 	if (varies(r)) {
 		wait_for(l, &l->head[w]);
 		if (l->length[w] < 1 || (size_t)l->length[w] > bytes)

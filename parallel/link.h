@@ -62,6 +62,10 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 void occ_link_release(struct occ_link *l);
 void occ_link_drain(struct occ_link *l); /* waits for what is in flight */
 
+/* How a transfer of this link travels, and how long a compressed one is at most. Pure. */
+struct occ_route occ_link_route(const struct occ_link *l, int critical, int64_t step);
+size_t occ_link_bound(const struct occ_link *l);
+
 /* A step begins: its transfers on this link are those of the list's instructions `op`. A receiver
  * posts its first receives. */
 void occ_link_begin(struct occ_link *l, const struct occ_schedule *list, enum occ_op op,

@@ -49,13 +49,8 @@ int occ_stage_layers(int layers, int P, int s, int *first)
 	return each + (s < more);
 }
 
-static struct occ_comm *group(struct occ_topo *t, int color, int key, enum occ_kind kind)
-{
-	struct occ_comm *c = t->world->ops->split(t->world, color, key);
-	if (c && kind < OCC_NKINDS)
-		c->traffic = &t->traffic[kind];
-	return c;
-}
+/* The groups that a rank may be in. */
+enum which { TP, DP, MODEL, EMBED, FUSED, DP_NODE, DP_LEADERS };
 
 /* The first replica on the same node as replica dp of (pp, tp). */
 static int first_on_node(const struct occ_topo *t, int pp, int tp, int dp)
@@ -68,22 +63,61 @@ static int first_on_node(const struct occ_topo *t, int pp, int tp, int dp)
 	return dp;
 }
 
-/* Sums over replicas are made inside nodes first: who is with whom. */
-static void group_nodes(struct occ_topo *t)
+/* 1 if the rank at q is in the group of that kind of the rank at t->place. */
+static int together(const struct occ_topo *t, enum which g, struct occ_place q)
 {
 	struct occ_place p = t->place;
-	int leader = first_on_node(t, p.pp, p.tp, p.dp), nodes = 0;
-	for (int d = 0; d < t->layout.data; d++) {
-		int first = first_on_node(t, p.pp, p.tp, d);
-		nodes += first == d;
-		for (int tp = 0; tp < t->layout.tensor; tp++)
-			t->tp_differ |= first_on_node(t, p.pp, tp, d) != first;
+	int last = t->layout.pipeline - 1, shard = q.tp == p.tp;
+	int end = last > 0 && (q.pp == 0 || q.pp == last) && (p.pp == 0 || p.pp == last);
+	int replicas = shard && q.pp == p.pp;
+	switch (g) {
+	case TP:
+		return q.pp == p.pp && q.dp == p.dp;
+	case DP:
+		return replicas;
+	case MODEL:
+		return q.dp == p.dp;
+	case EMBED:
+		return end && shard && q.dp == p.dp;
+	case FUSED:
+		return end && shard;
+	case DP_NODE:
+		return replicas &&
+		       first_on_node(t, q.pp, q.tp, q.dp) == first_on_node(t, p.pp, p.tp, p.dp);
+	case DP_LEADERS:
+		return replicas && first_on_node(t, q.pp, q.tp, q.dp) == q.dp &&
+		       first_on_node(t, p.pp, p.tp, p.dp) == p.dp;
 	}
-	t->dp_nodes = nodes;
-	struct occ_place head = {p.tp, p.pp, leader};
-	t->dp_node = group(t, occ_rank_of(&t->layout, head), p.dp, OCC_DP);
-	t->dp_leaders =
-		group(t, leader == p.dp ? p.pp * t->layout.tensor + p.tp : -1, p.dp, OCC_DP);
+	return 0;
+}
+
+/* Members in the order of world ranks, which is that of tp, then dp, then pp. Collective. */
+static struct occ_comm *group(struct occ_topo *t, enum which g, enum occ_kind kind)
+{
+	struct occ_comm *world = t->world, *c;
+	int *ranks = occ_alloc((size_t)world->size, sizeof(*ranks)), n = 0;
+	for (int r = 0; r < world->size; r++)
+		if (together(t, g, occ_place_of(&t->layout, r)))
+			ranks[n++] = r;
+	if (world->ops->choose)
+		c = n ? world->ops->choose(world, ranks, n) : NULL;
+	else
+		c = world->ops->split(world, n ? ranks[0] : -1, world->rank);
+	occ_free(ranks);
+	if (c && kind < OCC_NKINDS)
+		c->traffic = &t->traffic[kind];
+	return c;
+}
+
+/* Sums over replicas are made inside nodes first: who is with whom. */
+static void count_nodes(struct occ_topo *t)
+{
+	for (int d = 0; d < t->layout.data; d++) {
+		int first = first_on_node(t, t->place.pp, t->place.tp, d);
+		t->dp_nodes += first == d;
+		for (int tp = 0; tp < t->layout.tensor; tp++)
+			t->tp_differ |= first_on_node(t, t->place.pp, tp, d) != first;
+	}
 }
 
 void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_layout *l,
@@ -94,18 +128,17 @@ void occ_topo_init(struct occ_topo *t, struct occ_comm *world, const struct occ_
 	t->world = world;
 	occ_check(l->tensor * l->pipeline * l->data == world->size,
 		  "layout %d x %d x %d of %d ranks", l->tensor, l->pipeline, l->data, world->size);
-	struct occ_place p = t->place = occ_place_of(l, world->rank);
+	t->place = occ_place_of(l, world->rank);
 	t->node_of = occ_alloc((size_t)world->size, sizeof(*t->node_of));
 	occ_comm_nodes(world, ranks_per_node, t->node_of);
 	world->node_of = t->node_of;
-
-	int end = l->pipeline > 1 && (p.pp == 0 || p.pp == l->pipeline - 1);
-	t->tp = group(t, p.pp * l->data + p.dp, p.tp, OCC_TP);
-	t->dp = group(t, p.pp * l->tensor + p.tp, p.dp, OCC_DP);
-	t->model = group(t, p.dp, p.pp * l->tensor + p.tp, OCC_NKINDS);
-	int color = fused ? p.tp : p.dp * l->tensor + p.tp;
-	t->embed = group(t, end ? color : -1, p.pp * l->data + p.dp, OCC_EMBEDDING);
-	group_nodes(t);
+	count_nodes(t);
+	t->tp = group(t, TP, OCC_TP);
+	t->dp = group(t, DP, OCC_DP);
+	t->model = group(t, MODEL, OCC_NKINDS);
+	t->embed = group(t, fused ? FUSED : EMBED, OCC_EMBEDDING);
+	t->dp_node = group(t, DP_NODE, OCC_DP);
+	t->dp_leaders = group(t, DP_LEADERS, OCC_DP);
 }
 
 void occ_topo_release(struct occ_topo *t)

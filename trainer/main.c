@@ -22,17 +22,8 @@ static int tokenize_main(const struct occ_args *a)
 	return e.code;
 }
 
-static int plan_main(const struct occ_args *a)
-{
-	struct occ_err e = {0};
-	(void)a;
-	occ_fail(&e, OCC_E_CONFIG, "plan is not built yet");
-	occ_err_print(&e);
-	return e.code;
-}
-
 static const struct row rows[OCC_NMODES] = {
-	[OCC_TRAIN] = {occ_train_main, NULL},       [OCC_PLAN] = {NULL, plan_main},
+	[OCC_TRAIN] = {occ_train_main, NULL},       [OCC_PLAN] = {NULL, occ_plan_main},
 	[OCC_TOKENIZE] = {NULL, tokenize_main},     [OCC_EVAL] = {occ_eval_main, NULL},
 	[OCC_GENERATE] = {occ_generate_main, NULL}, [OCC_EXPORT] = {NULL, occ_export_main},
 	[OCC_INSPECT] = {NULL, occ_inspect_main},

@@ -82,25 +82,35 @@ static const struct profile {
 	{"cuda", 1.5e14, 25e9 / 8}, {"", 1e11, 1.25e9}, /* the others */
 };
 
-static struct occ_cost cost_of(const struct occ_config *c)
+static const struct profile *profile_of(const struct occ_config *c)
+{
+	const struct profile *at = profiles;
+	while (at->device[0] && strcmp(at->device, c->train.device) != 0)
+		at++;
+	return at;
+}
+
+double occ_policy_net(const struct occ_config *c)
+{
+	return profile_of(c)->net;
+}
+
+struct occ_cost occ_policy_cost(const struct occ_config *c)
 {
 	const struct occ_config_model *m = &c->model;
-	const struct profile *at = profiles;
 	double tokens = (double)(c->batch.micro * m->seq_len), h = (double)m->hidden;
 	double layers = (double)m->layers / (double)c->parallel.pipeline;
 	double flops = tokens * layers * h * (24 * h + 4 * (double)m->seq_len);
 	double bytes = tokens * h * (strcmp(c->train.precision, "bf16") ? 4 : 2);
-	while (at->device[0] && strcmp(at->device, c->train.device) != 0)
-		at++;
-	double T = (double)c->parallel.tensor, send = bytes / T / at->net;
-	double forward = flops / T / at->flops;
+	double T = (double)c->parallel.tensor, send = bytes / T / occ_policy_net(c);
+	double forward = flops / T / profile_of(c)->flops;
 	return (struct occ_cost){forward, 2 * forward, send, send, send};
 }
 
 static void mark(const struct occ_config *c, const struct occ_site *site, enum occ_op send,
 		 struct occ_schedule *s)
 {
-	struct occ_cost cost = cost_of(c);
+	struct occ_cost cost = occ_policy_cost(c);
 	if (site->mark == OCC_MARK_SLACK)
 		occ_schedule_mark_slack(s, send, s->nstages, s->nmicro, &cost);
 	else

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "trainer/weights_io.h"
 
-static struct occ_gpt_shape shape_of(const struct occ_config *c, int tp)
+struct occ_gpt_shape occ_run_shape(const struct occ_config *c, int tp)
 {
 	const struct occ_config_model *m = &c->model;
 	return (struct occ_gpt_shape){
@@ -231,7 +231,7 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	open_data(r, needs, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
-	r->shape = shape_of(c, l.tensor);
+	r->shape = occ_run_shape(c, l.tensor);
 	r->nmicro = c->batch.global / (c->batch.micro * c->parallel.data);
 	open_model(r, train);
 	occ_log(OCC_LOG_DEBUG, "layers %lld to %lld, %lld weights, device %s with %d threads",

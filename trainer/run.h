@@ -52,6 +52,9 @@ void occ_run_close(struct occ_run *r);
 void occ_run_tokens(struct occ_run *r, const struct occ_data *d, int64_t batch, int shuffle,
 		    int64_t limit);
 
+/* Shape of the model for a configuration. Pure. */
+struct occ_gpt_shape occ_run_shape(const struct occ_config *c, int tp);
+
 struct occ_eval {
 	double loss;        /* mean over tokens; NaN of none */
 	double masked_loss; /* with activations compressed as in training; NaN where they are not */
@@ -68,5 +71,6 @@ int occ_generate_main(struct occ_comm *world, void *args);
 /* Modes of one process with no ranks. */
 int occ_export_main(const struct occ_args *a);
 int occ_inspect_main(const struct occ_args *a);
+int occ_plan_main(const struct occ_args *a);
 
 #endif
