@@ -71,23 +71,6 @@ static void put_start(struct occ_metrics *m)
 	put_event(m, o);
 }
 
-/* Why a codec that is set compresses nothing; NULL if none is set, or it does. */
-static const char *why_dense(const struct occ_run *r)
-{
-	const struct occ_policy *p = &r->policy;
-	int set = 0;
-	for (int k = 0; k < OCC_NSITES; k++)
-		set |= p->site[k].knobs.codec != NULL;
-	if (!set || r->compresses)
-		return NULL;
-	if (p->scope == OCC_SCOPE_NONE)
-		return "compress.scope is none";
-	return p->scope == OCC_SCOPE_INTER_NODE
-		       ? "no transfer that a codec is set for leaves a node (compress.scope "
-			 "\"all\" compresses inside nodes too)"
-		       : "no transfer that a codec is set for would gain by it";
-}
-
 /* What became of the residuals of a checkpoint. */
 static void say_streams(const struct occ_run *r)
 {
@@ -117,7 +100,7 @@ static void say_start(const struct occ_run *r)
 		}
 		printf("; %lld micro-batches\n", (long long)r->nmicro);
 	}
-	const char *dense = why_dense(r);
+	const char *dense = occ_policy_inactive(&r->policy, r->compresses);
 	if (dense)
 		printf("compression inactive: %s\n", dense);
 	if (r->resumed[0])

@@ -29,6 +29,7 @@ struct plan {
 	struct occ_gpt_shape shape;
 	struct occ_policy policy;
 	int64_t nmicro;
+	int compresses; /* some transfer is */
 	struct occ_traffic traffic[OCC_NKINDS]; /* of one step, all ranks */
 	struct stage_memory *stage;             /* [pipeline], the largest rank's; owned */
 	struct reason reason[OCC_NSITES][MOST_REASONS];
@@ -118,6 +119,7 @@ static void add_reason(struct plan *p, enum occ_kind kind, struct occ_route rout
 	while (at->codec && (strcmp(at->codec, codec) || strcmp(at->why, route.why)) &&
 	       at < p->reason[kind] + MOST_REASONS - 1)
 		at++;
+	p->compresses |= route.codec != NULL;
 	at->codec = codec;
 	at->why = route.why;
 	at->messages++;
@@ -359,6 +361,9 @@ static void print_text(const struct plan *p, const double ms[NMARKS])
 		       (long long)t->inter_node_wire_bytes,
 		       t->wire_bytes ? (double)t->raw_bytes / (double)t->wire_bytes : 1);
 	}
+	const char *dense = occ_policy_inactive(&p->policy, p->compresses);
+	if (dense)
+		printf("\ncompression inactive: %s\n", dense);
 	print_routes(p);
 	puts("\npredicted step, by the marks of pipeline gradients");
 	for (int i = 0; i < NMARKS; i++)

@@ -73,6 +73,21 @@ void occ_policy_of(const struct occ_config *c, struct occ_policy *p)
 	};
 }
 
+const char *occ_policy_inactive(const struct occ_policy *p, int compresses)
+{
+	int set = 0;
+	for (int k = 0; k < OCC_NSITES; k++)
+		set |= p->site[k].knobs.codec != NULL;
+	if (!set || compresses)
+		return NULL;
+	if (p->scope == OCC_SCOPE_NONE)
+		return "compress.scope is none";
+	return p->scope == OCC_SCOPE_INTER_NODE
+		       ? "no transfer that a codec is set for leaves a node (compress.scope "
+			 "\"all\" compresses inside nodes too)"
+		       : "no transfer that a codec is set for would gain by it";
+}
+
 /* What `slack` reckons with where nothing is measured: the rate of a rank in FLOP/s and its share
  * of the network in bytes/s. */
 static const struct profile {
