@@ -38,10 +38,10 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 	}
 	if (type != OCC_F32)
 		s->d_x = floats(dev, n * m);
-	if (s->undo) {
-		s->d_e0 = s->feedback ? floats(dev, n * m) : NULL;
+	if (s->undo && s->feedback)
+		s->d_e0 = floats(dev, n * m);
+	if (!conf->decodes) /* what is frozen is undone too */
 		s->d_state0 = floats(dev, occ_codec_state(&s->codec));
-	}
 }
 
 void occ_stream_release(struct occ_stream *s)
@@ -63,14 +63,26 @@ static void copy(const struct occ_stream *s, float *d_to, const float *d_from, i
 		s->codec.dev->ops->copy(s->codec.dev, d_to, d_from, (size_t)n * sizeof(float));
 }
 
+static void keep_state(struct occ_stream *s)
+{
+	copy(s, s->d_state0, s->codec.d_state, occ_codec_state(&s->codec));
+	s->calls0 = s->codec.calls;
+}
+
+static void restore_state(struct occ_stream *s)
+{
+	if (s->d_state0)
+		copy(s, s->codec.d_state, s->d_state0, occ_codec_state(&s->codec));
+	s->codec.calls = s->calls0;
+}
+
 /* Before a step's first change. */
 static void touch(struct occ_stream *s)
 {
 	if (s->touched++ || !s->undo)
 		return;
 	copy(s, s->d_e0, s->d_e, elements(s));
-	copy(s, s->d_state0, s->codec.d_state, occ_codec_state(&s->codec));
-	s->calls0 = s->codec.calls;
+	keep_state(s);
 }
 
 void occ_stream_end(struct occ_stream *s, int keep)
@@ -79,9 +91,7 @@ void occ_stream_end(struct occ_stream *s, int keep)
 		occ_check(s->undo, "a step undone in a stream that keeps no copy");
 		if (s->d_e0)
 			copy(s, s->d_e, s->d_e0, elements(s));
-		if (s->d_state0)
-			copy(s, s->codec.d_state, s->d_state0, occ_codec_state(&s->codec));
-		s->codec.calls = s->calls0;
+		restore_state(s);
 	}
 	s->touched = 0;
 }
@@ -92,6 +102,7 @@ static const float *input(struct occ_stream *s, const void *d_x)
 	struct occ_device *d = s->codec.dev;
 	const float *d_in = d_x;
 	int fed = s->feedback && !s->frozen;
+	occ_check(!s->frozen || !s->touched, "an evaluation inside a step");
 	if (!s->frozen)
 		touch(s);
 	if (fed || s->codec.type != OCC_F32) {
@@ -113,8 +124,12 @@ size_t occ_stream_encode(struct occ_stream *s, const void *d_x, void *d_wire)
 {
 	double begin = now_ms();
 	struct occ_codec *c = &s->codec;
+	if (s->frozen)
+		keep_state(s);
 	size_t bytes = c->ops->encode(c, input(s, d_x), d_wire);
-	if (s->feedback && !s->frozen)
+	if (s->frozen)
+		restore_state(s);
+	else if (s->feedback)
 		c->ops->decode(c, d_wire, bytes, OCC_SUB, s->d_e);
 	s->encode_ms += now_ms() - begin;
 	return bytes;
