@@ -205,7 +205,7 @@ static void train_step(struct rank *r, struct shim *h, int step)
 	float *grad = t->grad + step * t->size;
 	if (p->fresh)
 		draw_tokens(r, step);
-	if (p->disturbed && step % 3 != 1)
+	if (p->disturbed && p->set.policy.undo && step % 3 != 1)
 		spoil(r, step);
 	if (p->disturbed && step % 2)
 		evaluate(r, step);
@@ -303,6 +303,7 @@ static void check_full_rank(struct occ_layout l)
 	p.set.layout = l;
 	p.set.global = 4 * l.data;
 	p.steps = 50;
+	p.lr = 0.01f; /* with more, a rounding error alone grows to 1e-4 in 50 steps */
 	struct job dense = run(&p);
 	p.set.name = "full rank";
 	for (int kind = 0; kind < OCC_NSITES; kind++) {
@@ -444,6 +445,7 @@ static void check_links(struct occ_layout l, int method, int M, int micro)
 	p.set.micro = micro;
 	p.set.global = M * micro;
 	p.tape = p.fresh = 1;
+	p.lr = 0.01f; /* activations that come a micro-batch late make the model worse */
 	p.set.policy.site[OCC_PP_FORWARD] = link_site(method, mark);
 	p.set.policy.site[OCC_PP_BACKWARD] = link_site(method, mark);
 	struct job j = run(&p);
@@ -534,11 +536,12 @@ static void check_replicas(struct occ_layout l, int ranks_per_node, int fused)
 
 /* ---- Steps that do not count, and evaluations, leave nothing behind. ---- */
 
-static void check_undisturbed(struct occ_layout l, int forward, int backward)
+static void check_undisturbed(struct occ_layout l, int undo, int forward, int backward)
 {
 	struct plan p = all_compressed(forward, backward);
 	p.set.layout = l;
 	p.set.global = 3 * l.data;
+	p.set.policy.undo = undo;
 	p.steps = 6;
 	struct job quiet = run(&p);
 	p.disturbed = 1;
@@ -798,7 +801,6 @@ static void check_emulation(struct occ_layout l, int M, int forward, int backwar
 /* ---- What is sent late is as good as independent of what changes meanwhile. ---- */
 
 enum { STAT_STEPS = 30 };
-#define STAT_MOST 0.0
 
 static double cosine(const float *e, const float *x, const float *y, int64_t n)
 {
@@ -819,8 +821,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* |cos| of the residual after a step with the change of the stage's input from the last
- * micro-batch to the next one whose gradient is compressed (Optimus-CC section 4: this product is
- * the error of the weight gradient). */
+ * micro-batch to the next one whose gradient is compressed: their product is the error of the
+ * weight gradients (Optimus-CC section 4). */
 static double median_cosine(const struct job *j, int rank)
 {
 	const struct plan *p = j->plan;
@@ -837,6 +839,10 @@ static double median_cosine(const struct job *j, int rank)
 	return all[(STAT_STEPS - 1) / 2];
 }
 
+/* Directions that know nothing of each other, in N dimensions: cos is about normal with deviation
+ * 1/sqrt(N), the median of |cos| 0.67/sqrt(N); that of 29 of them is within 0.15/sqrt(N).
+ * Activations are correlated, which leaves fewer dimensions than elements, so a little more is
+ * allowed. */
 static void check_statistics(int method)
 {
 	struct plan p = plain;
@@ -849,8 +855,8 @@ static void check_statistics(int method)
 	p.set.policy.site[BACKWARD] = link_site(method, OCC_MARK_TAIL);
 	struct job j = run(&p);
 	for (int rank = 1; rank < 4; rank++) {
-		double c = median_cosine(&j, rank);
-		CHECK(c <= STAT_MOST, "%s, stage %d: |cos| is %.3g", p.set.name, rank, c);
+		double c = median_cosine(&j, rank), most = 1.5 / sqrt((double)matrix(&p.set));
+		CHECK(c <= most, "%s, stage %d: |cos| is %.3g", p.set.name, rank, c);
 	}
 	job_release(&j);
 }
@@ -904,11 +910,12 @@ int main(void)
 	check_replicas((struct occ_layout){1, 2, 3}, 0, 0);
 	check_replicas((struct occ_layout){2, 2, 2}, 2, 1);
 	for (int forward = 0; forward < NMETHODS; forward++)
-		check_undisturbed((struct occ_layout){1, 2, 2}, forward,
+		check_undisturbed((struct occ_layout){1, 2, 2}, 1, forward,
 				  forward == DCT ? POWERSGD : (forward + 1) % DCT);
+	check_undisturbed((struct occ_layout){1, 2, 1}, 0, POWERSGD, QUANT);
 	run_emulation();
-	check_statistics(POWERSGD);
-	check_statistics(TOPK);
+	for (int method = 0; method < DCT; method++)
+		check_statistics(method);
 	CHECK(occ_mem_live() == 0, "%lld bytes not freed", (long long)occ_mem_live());
 	return check_done();
 }
