@@ -111,7 +111,7 @@ static const float *input(struct occ_stream *s, const void *d_x)
 				   d_to);
 		d_in = d_to;
 	}
-	if (s->measure) {
+	if (s->measure && !s->frozen) {
 		double sum;
 		d->ops->sum_squares(d, elements(s), d_in, &sum);
 		s->x_norm2 += sum;
