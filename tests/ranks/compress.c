@@ -863,6 +863,7 @@ static void check_statistics(int method)
 
 /* ---- Tables. ---- */
 
+/* Deep pipelines take turns with the size of a micro-batch. */
 static void run_links(void)
 {
 	static const struct occ_layout layouts[] = {{1, 2, 1}, {2, 2, 1}, {1, 4, 1}, {2, 4, 1}};
@@ -870,7 +871,8 @@ static void run_links(void)
 		for (int method = 0; method < NMETHODS; method++)
 			for (int M = 1; M <= 6; M++)
 				for (int micro = 1; micro <= 2; micro++)
-					check_links(layouts[i], method, M, micro);
+					if (i < 2 || (M + method + micro) % 2)
+						check_links(layouts[i], method, M, micro);
 	for (int method = 0; method < NMETHODS; method++)
 		check_links((struct occ_layout){4, 2, 1}, method, 3, 1); /* 5 rows a rank */
 }
