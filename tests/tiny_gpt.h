@@ -131,7 +131,7 @@ static inline void rank_close(struct rank *r)
 	occ_topo_release(&r->topo);
 }
 
-static inline void rank_step(struct rank *r, uint32_t step, int train)
+static inline void rank_begin(struct rank *r, uint32_t step, int train)
 {
 	const struct setting *s = r->set;
 	struct occ_gpt_batch b = {
@@ -145,6 +145,11 @@ static inline void rank_step(struct rank *r, uint32_t step, int train)
 		.train = train,
 	};
 	occ_gpt_begin(&r->gpt, &b);
+}
+
+static inline void rank_step(struct rank *r, uint32_t step, int train)
+{
+	rank_begin(r, step, train);
 	occ_exec_step(&r->exec, &r->sched, step);
 }
 
