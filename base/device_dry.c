@@ -110,12 +110,14 @@ NOTHING(bound_unpack, struct occ_device *d, int64_t n, double eps, const void *w
 
 static void dry_sum_squares(struct occ_device *d, int64_t n, const float *x, double *sum)
 {
+	(void)d, (void)n, (void)x;
 	*sum = 0;
 }
 
 static void dry_above(struct occ_device *d, int64_t n, const float *x, const float *least,
 		      int64_t cap, int32_t *at, float *value, int64_t *count)
 {
+	(void)d, (void)n, (void)x, (void)least, (void)cap, (void)at, (void)value;
 	*count = 0;
 }
 
@@ -123,6 +125,7 @@ static void dry_above(struct occ_device *d, int64_t n, const float *x, const flo
 static void dry_bound_pack(struct occ_device *d, int64_t n, double eps, const float *x, void *wire,
 			   int64_t *bytes)
 {
+	(void)d, (void)eps, (void)x, (void)wire;
 	int64_t blocks = (n + OCC_BOUND_BLOCK - 1) / OCC_BOUND_BLOCK;
 	*bytes = (blocks + 3) / 4 * 4 + blocks * OCC_BOUND_BLOCK;
 }

@@ -84,7 +84,8 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 	l->has_stream = l->n && occ_link_route(l, 1, INT64_MAX).codec;
 	if (l->has_stream)
 		open_stream(l);
-	size_t longest = l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
+	size_t longest =
+		l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
 	for (int i = 0; i < 2; i++)
 		l->wire[i] = occ_alloc(longest, 1);
 }
@@ -169,8 +170,9 @@ static void expect(struct occ_link *l)
 			occ_comm_post_recv(l->comm, &l->length[w], sizeof(l->length[w]),
 					   l->conf.peer, length_tag_of(l), &l->head[w]);
 		else
-			occ_comm_post_recv(l->comm, l->wire[w], r.codec ? occ_link_bound(l) : l->bytes,
-					   l->conf.peer, tag_of(l, &r), &l->req[w]);
+			occ_comm_post_recv(l->comm, l->wire[w],
+					   r.codec ? occ_link_bound(l) : l->bytes, l->conf.peer,
+					   tag_of(l, &r), &l->req[w]);
 	}
 }
 

@@ -260,8 +260,9 @@ static void exchange_batch(struct occ_reduce *r, int from, int to, float *d_grad
 			   struct occ_traffic *t)
 {
 	struct occ_comm *c = r->leaders.comm;
+	occ_check(c != NULL, "an exchange of wires by a rank that speaks for none");
 	int n = to - from, K = c->size;
-	size_t *length = occ_alloc((size_t)(K * n), sizeof(*length)); /* [K][n] */
+	size_t *length = occ_alloc((size_t)K * (size_t)n, sizeof(*length)); /* [K][n] */
 	size_t *bytes = occ_alloc((size_t)K, sizeof(*bytes)), at = 0;
 	const char **wire = occ_alloc((size_t)K, sizeof(*wire));
 	encode_batch(r, from, to, d_grad, length + c->rank * n);

@@ -115,7 +115,7 @@ static void collect(const struct save *v, struct occ_manifest *m)
 	const struct occ_topo *t = v->topo;
 	int n = t->world->size;
 	struct occ_shard_file *all = gather(v, &v->mine), *streams = gather(v, &v->stream);
-	m->file = occ_alloc((size_t)(occ_manifest_shards(m) + n), sizeof(*m->file));
+	m->file = occ_alloc((size_t)occ_manifest_shards(m) + (size_t)n, sizeof(*m->file));
 	m->data = t->layout.data;
 	for (int r = 0; r < n; r++) {
 		struct occ_place p = occ_place_of(&t->layout, r);

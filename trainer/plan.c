@@ -29,7 +29,7 @@ struct plan {
 	struct occ_gpt_shape shape;
 	struct occ_policy policy;
 	int64_t nmicro;
-	int compresses; /* some transfer is */
+	int compresses;                         /* some transfer is */
 	struct occ_traffic traffic[OCC_NKINDS]; /* of one step, all ranks */
 	struct stage_memory *stage;             /* [pipeline], the largest rank's; owned */
 	struct reason reason[OCC_NSITES][MOST_REASONS];
@@ -93,7 +93,8 @@ static void dry_open(struct plan *p, int rank, struct dry_rank *r)
 	occ_optim_init(&r->optim, &r->gpt);
 	size_t optimizer = occ_device_dry_bytes(r->dev) - before;
 	measure(p, r,
-		(size_t[4]){m.weights + m.gradients, m.activations + plain, optimizer, all - plain});
+		(size_t[4]){m.weights + m.gradients, m.activations + plain, optimizer,
+			    all - plain});
 	r->tokens = occ_alloc((size_t)(p->nmicro * c->batch.micro * (c->model.seq_len + 1)),
 			      sizeof(*r->tokens));
 }
@@ -134,8 +135,7 @@ static void explain_link(struct plan *p, struct occ_link *l, const struct occ_sc
 	for (int i = 0; i < s->n && l->comm && l->bytes; i++) {
 		if (s->at[i].op != op)
 			continue;
-		struct occ_route r =
-			occ_link_route(l, s->at[i].flags & OCC_CRITICAL ? 1 : 0, step);
+		struct occ_route r = occ_link_route(l, s->at[i].flags & OCC_CRITICAL ? 1 : 0, step);
 		size_t wire = r.codec ? occ_link_bound(l) : l->bytes;
 		add_reason(p, l->conf.kind, r, (double)l->bytes, (double)wire);
 	}
@@ -208,7 +208,7 @@ static double step_ms(const struct plan *p, enum occ_mark mark)
 		int64_t m = p->conf.model.hidden;
 		enum occ_type type = strcmp(p->conf.train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 		ratio = n ? (double)(n * m) * (double)occ_type_size(type) /
-				    (double)occ_codec_bound(&site->knobs, n, m, type)
+					(double)occ_codec_bound(&site->knobs, n, m, type)
 			  : 1;
 	}
 	cost.send_critical = cost.send_grad / ratio;
@@ -223,9 +223,9 @@ static double step_ms(const struct plan *p, enum occ_mark mark)
 	for (int s = 0; s < P; s++)
 		occ_schedule_release(&all[s]);
 	occ_free(all);
-	double sums = (double)(p->traffic[OCC_DP].wire_bytes +
-			       p->traffic[OCC_EMBEDDING].wire_bytes) /
-		      p->ranks / occ_policy_net(&p->conf);
+	double sums =
+		(double)(p->traffic[OCC_DP].wire_bytes + p->traffic[OCC_EMBEDDING].wire_bytes) /
+		p->ranks / occ_policy_net(&p->conf);
 	return (sim.total + sums) * 1e3;
 }
 
@@ -302,7 +302,8 @@ static cJSON *memory_json(const struct plan *p)
 	return all;
 }
 
-static const char *const because = "the fewest compressed transfers within 1 % of the shortest step";
+static const char *const because =
+	"the fewest compressed transfers within 1 % of the shortest step";
 
 static void print_json(const struct plan *p, const double ms[NMARKS])
 {

@@ -9,7 +9,8 @@ void occ_policy_of(const struct occ_config *c, struct occ_policy *p);
 /* Marks the transfers of a stage's training list by each site's rule. */
 void occ_policy_mark(const struct occ_config *c, const struct occ_policy *p,
 		     struct occ_schedule *s);
-/* Why a codec that is set compresses nothing; NULL if none is set, or `compresses` says that one does.
+/* Why a codec that is set compresses nothing; NULL if none is set, or `compresses` says that one
+ * does.
  */
 const char *occ_policy_inactive(const struct occ_policy *p, int compresses);
 /* What plan and `slack` reckon with: seconds of a stage and of a dense transfer, bytes/s of a rank.

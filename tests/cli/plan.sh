@@ -16,8 +16,8 @@ same() { # TP PP DP ARGS...
 	args=(--set parallel.tensor="$1" --set parallel.pipeline="$2" --set parallel.data="$3"
 		--set batch.micro=1 --set train.iters=1 "${@:4}")
 	rm -rf "$tmp/log"
-	"$OCC_TRAIN" plan --config cosine.json --ranks $ranks --json "${args[@]}" >"$tmp/plan" || return
-	launch thread $ranks --config cosine.json "${args[@]}" --set log.dir="$tmp/log" >"$tmp/out" 2>&1 || return
+	"$OCC_TRAIN" plan --config cosine.json --ranks "$ranks" --json "${args[@]}" >"$tmp/plan" || return
+	launch thread "$ranks" --config cosine.json "${args[@]}" --set log.dir="$tmp/log" >"$tmp/out" 2>&1 || return
 	plan=$(counts "$(flat "$tmp/plan")")
 	grep '"event":"train"' "$tmp/log/metrics.jsonl" | tr -d ' ' >"$tmp/train"
 	run=$(counts "$(<"$tmp/train")")

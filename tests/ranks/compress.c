@@ -191,7 +191,9 @@ static void evaluate(struct rank *r, int step)
 	struct occ_schedule list;
 	const struct occ_policy *p = &r->set->policy;
 	occ_schedule_forward(&list, r->topo.place.pp, r->topo.layout.pipeline, nmicro(r->set));
-	occ_schedule_mark(&list, OCC_SEND_ACT, p->site[OCC_PP_FORWARD].mark);
+	const struct occ_codec_ops *c = p->site[OCC_PP_FORWARD].knobs.codec;
+	if (c && !c->state) /* only these may be frozen */
+		occ_schedule_mark(&list, OCC_SEND_ACT, p->site[OCC_PP_FORWARD].mark);
 	rank_begin(r, (uint32_t)step, 0);
 	occ_exec_step(&r->exec, &list, step);
 	occ_exec_end(&r->exec, 1);
