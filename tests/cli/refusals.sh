@@ -44,7 +44,9 @@ done <<'ROWS'
 2|pipeline|--config @/c.json --set parallel.pipeline=4 --ranks 4
 2|CUDA|--config @/c.json --set train.device=cuda
 2|data.train|--config @/c.json --set data.train=[]
-2|not built|--config @/c.json --set compress.pipeline_backward.codec=powersgd
+2|not built|--config @/c.json --set log.trace_iters=[1]
+2|dct|--config @/c.json --set compress.pipeline_forward.codec=dct --set compress.pipeline_backward.codec=quant
+2|codec|--config @/c.json --set compress.pipeline_backward.codec=zip
 5|ranks|--config @/c.json --set parallel.tensor=2
 5|ranks|--config @/c.json --set parallel.tensor=2 --ranks 3
 3|nosuch.txt|--config @/c.json --set data.train=["@/nosuch.txt"]
@@ -66,7 +68,9 @@ done <<'ROWS'
 3|zeros.bin|inspect @/zeros.bin
 3|nosuch|inspect @/nosuch
 3|nosuch|tokenize --vocab bytes --out @/new.bin @/nosuch
-2|not built|plan --config @/c.json
+2|global|plan --config @/c.json --set batch.micro=3
+5|ranks|plan --config @/c.json --set parallel.tensor=2 --ranks 3
+2|no-such|plan --config @/no-such.json
 2|no weights|generate --config @/c.json --prompt x
 2|data.valid|eval --config @/c.json --set init.load=@/x
 ROWS

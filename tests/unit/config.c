@@ -102,6 +102,21 @@ static const struct {
 	{4, "compress.data_parallel.stages=4 parallel.pipeline=4", 0, ""},
 	{4, "compress.data_parallel.stages=5 parallel.pipeline=4", 2,
 	 "stages 5 is more than parallel.pipeline 4"},
+	{1, "compress.pipeline_backward.codec=auto", 2, "auto is for compress.data_parallel only"},
+	{1, "compress.pipeline_forward.codec=auto", 2, "auto is for compress.data_parallel only"},
+	{1, "compress.data_parallel.codec=auto", 0, ""},
+	{1, "compress.data_parallel.codec=auto compress.data_parallel.feedback=false", 2,
+	 "auto needs compress.data_parallel.feedback"},
+	{1, "compress.pipeline_forward.codec=dct", 0, ""},
+	{1, "compress.pipeline_forward.codec=dct compress.pipeline_backward.codec=dct", 0, ""},
+	{1, "compress.pipeline_forward.codec=dct compress.pipeline_backward.codec=cast", 2,
+	 "compress.pipeline_backward.codec cast: with dct on compress.pipeline_forward"},
+	{65, "compress.pipeline_backward.mark=slack parallel.pipeline=65 model.layers=65", 2,
+	 "slack simulates at most 64 stages"},
+	{1, "compress.data_parallel.codec=topk model.vocab_size=200000000", 2,
+	 "topk counts at most 2^31 - 1 values of a tensor"},
+	{1, "compress.pipeline_backward.codec=topk batch.micro=4096 batch.global=4096", 2,
+	 "topk counts at most 2^31 - 1 values of a micro-batch"},
 	{1, "compress.data_parallel.stages=0.999", 0, ""},
 	{1, "compress.data_parallel.stages=all", 0, ""},
 	{1, "compress.scope=all", 0, ""},
@@ -119,10 +134,6 @@ static const struct {
 
 /* Parts of the contract that may come later: refused until then, never ignored. */
 static const char *const unbuilt[] = {
-	"compress.pipeline_backward.codec=powersgd",
-	"compress.pipeline_forward.codec=cast",
-	"compress.data_parallel.codec=auto",
-	"compress.embedding.fused=true",
 	"log.trace_iters=[1]",
 	"parallel.transport=nccl",
 };
