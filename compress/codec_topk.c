@@ -101,26 +101,13 @@ static void decode(struct occ_codec *c, const void *d_wire, size_t bytes, enum o
 	follow_decode(c, d_wire, (const char *)d_wire + support(c), how, d_y);
 }
 
-const struct occ_codec_ops occ_codec_topk = {
-	.name = "topk",
-	.bound = bound,
-	.scratch = scratch,
-	.encode = encode,
-	.decode = decode,
-	.support = support,
-	.follow_bound = value_bytes,
-	.follow_encode = follow_encode,
-	.follow_decode = follow_decode,
-};
+/* What a row is stands in sparse_of. */
+#define SPARSE(codec)                                                                              \
+	{                                                                                          \
+		.name = codec, .bound = bound, .scratch = scratch, .encode = encode,               \
+		.decode = decode, .support = support, .follow_bound = value_bytes,                 \
+		.follow_encode = follow_encode, .follow_decode = follow_decode,                    \
+	}
 
-const struct occ_codec_ops occ_codec_dct_rows = {
-	.name = "dct",
-	.bound = bound,
-	.scratch = scratch,
-	.encode = encode,
-	.decode = decode,
-	.support = support,
-	.follow_bound = value_bytes,
-	.follow_encode = follow_encode,
-	.follow_decode = follow_decode,
-};
+const struct occ_codec_ops occ_codec_topk = SPARSE("topk");
+const struct occ_codec_ops occ_codec_dct_rows = SPARSE("dct");

@@ -32,7 +32,8 @@ static struct occ_drop site(const struct occ_ctx *c, int64_t layer, int which)
 	return d;
 }
 
-void occ_linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y)
+/* y (R, out) = x (R, in) * w^T, w (out, in) at table index `w`; `b` its bias's index or -1. */
+static void linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y)
 {
 	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols;
 	struct occ_gemm g = {
@@ -50,7 +51,8 @@ void occ_linear_forward(const struct occ_ctx *c, int w, int b, const void *x, vo
 			  y);
 }
 
-void occ_linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx)
+/* dw += dy^T * x; dx (R, in) = dy * w. */
+static void linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx)
 {
 	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols, R = c->B * c->T;
 	struct occ_gemm gw = {
@@ -99,15 +101,15 @@ void occ_layer_inside(const struct occ_ctx *c, int64_t layer, int first, const v
 	o->residual_norm_forward(
 		c->dev, R, C, x, NULL, NULL, &d, occ_ctx_weight(c, first + OCC_LN1_W),
 		occ_ctx_weight(c, first + OCC_LN1_B), NULL, a->y1, a->mean1, a->rstd1);
-	occ_linear_forward(c, first + OCC_QKV_W, first + OCC_QKV_B, a->y1, a->qkv);
+	linear_forward(c, first + OCC_QKV_W, first + OCC_QKV_B, a->y1, a->qkv);
 	o->attention_forward(c->dev, &att, a->qkv, a->att, a->lse);
-	occ_linear_forward(c, first + OCC_PROJ_W, -1, a->att, s->delta);
+	linear_forward(c, first + OCC_PROJ_W, -1, a->att, s->delta);
 	occ_ctx_sum(c, s->delta);
 	o->residual_norm_forward(c->dev, R, C, x, s->delta, occ_ctx_weight(c, first + OCC_PROJ_B),
 				 &d, occ_ctx_weight(c, first + OCC_LN2_W),
 				 occ_ctx_weight(c, first + OCC_LN2_B), a->xb, a->y2, a->mean2,
 				 a->rstd2);
-	occ_linear_forward(c, first + OCC_FC_W, first + OCC_FC_B, a->y2, a->h);
+	linear_forward(c, first + OCC_FC_W, first + OCC_FC_B, a->y2, a->h);
 	o->gelu_forward(c->dev, R * row(c, first + OCC_FC_W)->lrows, a->h, a->g);
 }
 
@@ -116,7 +118,7 @@ void occ_layer_forward(const struct occ_ctx *c, int64_t layer, int first, const 
 {
 	struct occ_drop d = site(c, layer, MLP_OUT);
 	occ_layer_inside(c, layer, first, x, a, s);
-	occ_linear_forward(c, first + OCC_FC2_W, -1, a->g, s->delta);
+	linear_forward(c, first + OCC_FC2_W, -1, a->g, s->delta);
 	occ_ctx_sum(c, s->delta);
 	c->dev->ops->residual_norm_forward(c->dev, c->B * c->T, c->C, a->xb, s->delta,
 					   occ_ctx_weight(c, first + OCC_FC2_B), &d, NULL, NULL,
@@ -138,10 +140,10 @@ static void mlp_backward(const struct occ_ctx *c, int64_t layer, int first,
 	void *ddelta = masked(c, s, dx);
 	o->residual_norm_backward(c->dev, c->B * c->T, c->C, NULL, dout, NULL, NULL, NULL, NULL, &d,
 				  dx, ddelta, NULL, NULL, occ_ctx_grad(c, first + OCC_FC2_B));
-	occ_linear_backward(c, first + OCC_FC2_W, a->g, ddelta, s->dh);
+	linear_backward(c, first + OCC_FC2_W, a->g, ddelta, s->dh);
 	o->gelu_backward(c->dev, c->B * c->T * row(c, first + OCC_FC_W)->lrows, a->h, s->dh, s->dh);
 	bias_backward(c, first + OCC_FC_B, s->dh);
-	occ_linear_backward(c, first + OCC_FC_W, a->y2, s->dh, s->dy);
+	linear_backward(c, first + OCC_FC_W, a->y2, s->dh, s->dy);
 	occ_ctx_sum(c, s->dy);
 }
 
@@ -157,10 +159,10 @@ static void attention_backward(const struct occ_ctx *c, int64_t layer, int first
 		c->dev, c->B * c->T, c->C, s->dy, dx, a->xb, occ_ctx_weight(c, first + OCC_LN2_W),
 		a->mean2, a->rstd2, &d, dx, ddelta, occ_ctx_grad(c, first + OCC_LN2_W),
 		occ_ctx_grad(c, first + OCC_LN2_B), occ_ctx_grad(c, first + OCC_PROJ_B));
-	occ_linear_backward(c, first + OCC_PROJ_W, a->att, ddelta, s->datt);
+	linear_backward(c, first + OCC_PROJ_W, a->att, ddelta, s->datt);
 	o->attention_backward(c->dev, &att, a->qkv, a->att, a->lse, s->datt, s->dqkv);
 	bias_backward(c, first + OCC_QKV_B, s->dqkv);
-	occ_linear_backward(c, first + OCC_QKV_W, a->y1, s->dqkv, s->dy);
+	linear_backward(c, first + OCC_QKV_W, a->y1, s->dqkv, s->dy);
 	occ_ctx_sum(c, s->dy);
 }
 

@@ -40,11 +40,6 @@ struct occ_layer_scratch {
 const void *occ_ctx_weight(const struct occ_ctx *c, int index);
 float *occ_ctx_grad(const struct occ_ctx *c, int index);
 
-/* y (R, out) = x (R, in) * w^T, w (out, in) at table index `w`; `b` its bias's index or -1. */
-void occ_linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y);
-/* dw += dy^T * x; dx (R, in) = dy * w. */
-void occ_linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx);
-
 /* Layers. `layer` is the global index (dropout sites), `first` the index of its first row in the
  * weight table. Collective over tp.
  *
