@@ -78,7 +78,7 @@ static void reduce_piece(struct occ_group *g, char *d_x, int64_t n, enum occ_typ
 
 static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
 {
-	if (g->comm->size == 1 || n == 0)
+	if (g->comm->size == 1)
 		return;
 	double begin = occ_clock_ms();
 	struct occ_traffic *t = hide_traffic(g);

@@ -140,6 +140,12 @@ void occ_reduce_release(struct occ_reduce *r)
 	memset(r, 0, sizeof(*r));
 }
 
+static void sum_run(struct occ_reduce *r, float *d_grad, int64_t at, int64_t n)
+{
+	if (n > 0)
+		occ_group_sum(&r->dp, d_grad + at, n, OCC_F32);
+}
+
 /* Runs of tensors that lie side by side and travel dense are one sum. */
 static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step)
 {
@@ -149,13 +155,13 @@ static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step)
 		if ((t->embedding && r->policy->fused) || occ_reduce_route(r, t, step).codec)
 			continue;
 		if (at + n != t->at) {
-			occ_group_sum(&r->dp, d_grad + at, n, OCC_F32);
+			sum_run(r, d_grad, at, n);
 			at = t->at;
 			n = 0;
 		}
 		n += t->n * t->m;
 	}
-	occ_group_sum(&r->dp, d_grad + at, n, OCC_F32);
+	sum_run(r, d_grad, at, n);
 }
 
 static float *gradient(const struct occ_reduce_item *it, float *d_grad)

@@ -28,7 +28,8 @@ struct plan {
 	struct occ_layout layout;
 	struct occ_gpt_shape shape;
 	struct occ_policy policy;
-	int64_t nmicro;
+	int64_t nmicro, rows; /* rows: of a micro-batch */
+	enum occ_type type;
 	int compresses;                         /* some transfer is */
 	struct occ_traffic traffic[OCC_NKINDS]; /* of one step, all ranks */
 	struct stage_memory *stage;             /* [pipeline], the largest rank's; owned */
@@ -47,54 +48,69 @@ struct dry_rank {
 	struct occ_exec exec;
 	struct occ_schedule sched;
 	int32_t *tokens;
+	size_t counted;
 };
 
-static void measure(struct plan *p, const struct dry_rank *r, const size_t at[4])
+/* Bytes that the device was asked for since the last call. */
+static double taken(struct dry_rank *r)
 {
-	struct stage_memory *m = &p->stage[r->topo.place.pp];
-	m->weights = fmax(m->weights, (double)at[0]);
-	m->activations = fmax(m->activations, (double)at[1]);
-	m->optimizer = fmax(m->optimizer, (double)at[2]);
-	m->compression = fmax(m->compression, (double)at[3]);
+	size_t all = occ_device_dry_bytes(r->dev), since = all - r->counted;
+	r->counted = all;
+	return (double)since;
 }
 
-/* Opens the parts in the order of a run; what each takes on the device is the stage's memory. */
-static void dry_open(struct plan *p, int rank, struct dry_rank *r)
+static void keep_largest(struct stage_memory *m, const struct stage_memory *one)
+{
+	m->weights = fmax(m->weights, one->weights);
+	m->activations = fmax(m->activations, one->activations);
+	m->optimizer = fmax(m->optimizer, one->optimizer);
+	m->compression = fmax(m->compression, one->compression);
+}
+
+/* Rank, device and schedule. */
+static void dry_place(struct plan *p, int rank, struct dry_rank *r)
 {
 	const struct occ_config *c = &p->conf;
 	struct occ_err never = {0};
-	struct occ_gpt_memory m;
-	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
-	int64_t rows = c->batch.micro * c->model.seq_len;
+	int per_node = (int)c->parallel.ranks_per_node;
 	memset(r, 0, sizeof(*r));
 	r->world = occ_comm_open_dry(rank, p->ranks);
-	int per_node = (int)c->parallel.ranks_per_node;
 	occ_topo_init(&r->topo, r->world, &p->layout, per_node > 0 ? per_node : p->ranks,
 		      p->policy.fused);
-	r->dev = occ_device_open("dry", type, 1, &never);
-	occ_group_init(&r->tp, r->topo.tp, r->dev, (size_t)rows * (size_t)c->model.hidden * 4);
+	r->dev = occ_device_open("dry", p->type, 1, &never);
+	occ_group_init(&r->tp, r->topo.tp, r->dev,
+		       (size_t)p->rows * (size_t)c->model.hidden * sizeof(float));
 	occ_schedule_1f1b(&r->sched, r->topo.place.pp, p->layout.pipeline, (int)p->nmicro);
 	occ_policy_mark(c, &p->policy, &r->sched);
-	occ_gpt_init(&r->gpt, &p->shape, &r->topo, r->dev, &r->tp, c->batch.micro, r->sched.slots);
-	occ_gpt_stage(&r->gpt, &r->stage);
-	occ_gpt_measure(&p->shape, &p->layout, r->topo.place, type, c->batch.micro, r->sched.slots,
-			&m);
-	size_t before = occ_device_dry_bytes(r->dev);
+}
+
+/* Opens the parts one by one; what each takes is the stage's memory. The executor is opened without
+ * compression first: what it takes more with it is compression's. */
+static void dry_open(struct plan *p, int rank, struct dry_rank *r)
+{
+	const struct occ_config *c = &p->conf;
+	struct occ_gpt_memory m;
 	struct occ_policy dense = {0};
-	struct occ_exec_conf x = {rows, c->model.hidden, r->sched.slots, &dense, &r->stage};
+	dry_place(p, rank, r);
+	int slots = r->sched.slots;
+	occ_gpt_measure(&p->shape, &p->layout, r->topo.place, p->type, c->batch.micro, slots, &m);
+	occ_gpt_init(&r->gpt, &p->shape, &r->topo, r->dev, &r->tp, c->batch.micro, slots);
+	occ_gpt_stage(&r->gpt, &r->stage);
+	struct occ_exec_conf x = {p->rows, c->model.hidden, slots, &dense, &r->stage};
+	taken(r);
 	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
-	size_t plain = occ_device_dry_bytes(r->dev) - before;
+	double plain = taken(r);
 	occ_exec_release(&r->exec);
 	x.policy = &p->policy;
-	before = occ_device_dry_bytes(r->dev);
 	occ_exec_init(&r->exec, &r->topo, r->dev, &r->tp, &x);
-	size_t all = occ_device_dry_bytes(r->dev) - before;
-	before = occ_device_dry_bytes(r->dev);
+	struct stage_memory one = {
+		.weights = (double)(m.weights + m.gradients),
+		.activations = (double)m.activations + plain,
+		.compression = taken(r) - plain,
+	};
 	occ_optim_init(&r->optim, &r->gpt);
-	size_t optimizer = occ_device_dry_bytes(r->dev) - before;
-	measure(p, r,
-		(size_t[4]){m.weights + m.gradients, m.activations + plain, optimizer,
-			    all - plain});
+	one.optimizer = taken(r);
+	keep_largest(&p->stage[r->topo.place.pp], &one);
 	r->tokens = occ_alloc((size_t)(p->nmicro * c->batch.micro * (c->model.seq_len + 1)),
 			      sizeof(*r->tokens));
 }
@@ -193,25 +209,25 @@ static void run_rank(struct plan *p, int rank)
 
 /* ---- The predicted step: the simulator's, and what follows it. ---- */
 
+/* Raw over wire bytes of a gradient that travels compressed; 1 without a codec. */
+static double link_ratio(const struct plan *p)
+{
+	const struct occ_site *site = occ_route_site(&p->policy, OCC_PP_BACKWARD);
+	int64_t n = occ_slice_row(p->rows, 1, p->layout.tensor), m = p->conf.model.hidden;
+	if (!site->knobs.codec || n == 0)
+		return 1;
+	return (double)(n * m) * (double)occ_type_size(p->type) /
+	       (double)occ_codec_bound(&site->knobs, n, m, p->type);
+}
+
 /* Milliseconds with gradients marked by `mark`. */
 static double step_ms(const struct plan *p, enum occ_mark mark)
 {
 	struct occ_cost cost = occ_policy_cost(&p->conf);
-	const struct occ_site *site = occ_route_site(&p->policy, OCC_PP_BACKWARD);
 	int P = p->layout.pipeline, M = (int)p->nmicro;
 	struct occ_schedule *all = occ_alloc((size_t)P, sizeof(*all));
 	struct occ_sim sim;
-	double ratio = 1;
-	if (site->knobs.codec) {
-		int64_t n = occ_slice_row(p->conf.batch.micro * p->conf.model.seq_len, 1,
-					  p->layout.tensor);
-		int64_t m = p->conf.model.hidden;
-		enum occ_type type = strcmp(p->conf.train.precision, "bf16") ? OCC_F32 : OCC_BF16;
-		ratio = n ? (double)(n * m) * (double)occ_type_size(type) /
-					(double)occ_codec_bound(&site->knobs, n, m, type)
-			  : 1;
-	}
-	cost.send_critical = cost.send_grad / ratio;
+	cost.send_critical = cost.send_grad / link_ratio(p);
 	for (int s = 0; s < P; s++) {
 		occ_schedule_1f1b(&all[s], s, P, M);
 		if (mark == OCC_MARK_SLACK)
@@ -402,6 +418,8 @@ int occ_plan_main(const struct occ_args *a)
 	p.layout = (struct occ_layout){(int)c->parallel.tensor, (int)c->parallel.pipeline,
 				       (int)c->parallel.data};
 	p.nmicro = c->batch.global / (c->batch.micro * c->parallel.data);
+	p.rows = c->batch.micro * c->model.seq_len;
+	p.type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 	p.shape = occ_run_shape(c, p.layout.tensor);
 	occ_policy_of(c, &p.policy);
 	p.stage = occ_alloc((size_t)p.layout.pipeline, sizeof(*p.stage));
