@@ -1,10 +1,11 @@
-/* Throughput of powersgd on links: the slices of the paper's models over ranks, each message verified
- * while it is timed (what came across and the residual are what was sent).
+/* Throughput of powersgd on links: the slices of the paper's models over ranks, each message
+ * verified while it is timed (what came across and the residual are what was sent).
  *
  *     codecs DEVICE THREADS MESSAGES
  *
- * First a line "peak GFLOP/s GB/s": the best product of 1024 x 1024 x 1024 in fp32, and the bytes read and
- * written by y += x. Then for each slice and rank MESSAGES lines "msg N M RANK ENCODE_MS DECODE_MS". */
+ * First a line "peak GFLOP/s GB/s": the best product of 1024 x 1024 x 1024 in fp32, and the bytes
+ * read and written by y += x. Then for each slice and rank MESSAGES lines "msg N M RANK ENCODE_MS
+ * DECODE_MS". */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -65,7 +66,8 @@ static void verify(struct occ_device *d, int64_t n, const float *d_sum, const fl
 static void time_slice(struct occ_device *d, int64_t n, int64_t m, int64_t rank, int messages)
 {
 	struct occ_stream_conf conf = {.feedback = 1, .key = 1, .id = 2};
-	conf.knobs = (struct occ_knobs){.codec = &occ_codec_powersgd, .rank = rank, .iterations = 1};
+	conf.knobs =
+		(struct occ_knobs){.codec = &occ_codec_powersgd, .rank = rank, .iterations = 1};
 	struct occ_stream s;
 	occ_stream_init(&s, d, &conf, n, m, OCC_F32);
 	float *x = numbers(d, n * m, 4), *y = numbers(d, n * m, 5), *sum = numbers(d, n * m, 6);
