@@ -95,7 +95,11 @@ static void open_buffers(struct occ_reduce *r)
 		if (bound_of(&r->item[i]) > r->wire_bytes)
 			r->wire_bytes = bound_of(&r->item[i]);
 	r->d_wire = r->dev->ops->alloc(r->dev, r->wire_bytes);
-	r->wire = occ_alloc((size_t)contributors(r), r->wire_bytes);
+	size_t K = (size_t)contributors(r);
+	r->wire = occ_alloc(K, r->wire_bytes);
+	r->length = occ_alloc(K * (size_t)r->nitems, sizeof(*r->length));
+	r->bytes = occ_alloc(K, sizeof(*r->bytes));
+	r->at = occ_alloc(K, sizeof(*r->at));
 }
 
 void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_device *dev,
@@ -131,6 +135,9 @@ void occ_reduce_release(struct occ_reduce *r)
 		r->dev->ops->free(r->dev, r->d_part);
 	if (r->d_wire)
 		r->dev->ops->free(r->dev, r->d_wire);
+	occ_free(r->at);
+	occ_free(r->bytes);
+	occ_free(r->length);
 	occ_free(r->wire);
 	occ_free(r->item);
 	occ_group_release(&r->leaders);
@@ -239,55 +246,52 @@ static void encode_batch(struct occ_reduce *r, int from, int to, float *d_grad, 
 	}
 }
 
-/* All contributors' wires of item i are added up in rank order. `wire` [contributors]: where the
- * next wire of each lies; moved on. */
-static void decode_item(struct occ_reduce *r, int i, const char **wire, const size_t *length,
-			int stride, float *d_y)
+/* All contributors' wires of item i are added up in rank order; r->at[k], where the next wire of
+ * contributor k lies, moves on. `length` and `stride`: of item i, and from one contributor to the
+ * next. */
+static void decode_item(struct occ_reduce *r, int i, const size_t *length, int stride, float *d_y)
 {
 	struct occ_codec *c = &r->item[i].stream.codec;
 	for (int k = 0; k < r->leaders.comm->size; k++) {
 		size_t bytes = length[k * stride];
-		r->dev->ops->put(r->dev, r->d_wire, wire[k], bytes);
+		r->dev->ops->put(r->dev, r->d_wire, r->at[k], bytes);
 		c->ops->decode(c, r->d_wire, bytes, k ? OCC_ADD : OCC_SET, d_y);
 		r->dev->ops->sync(r->dev);
-		wire[k] += padded(bytes);
+		r->at[k] += padded(bytes);
 	}
 }
 
-static size_t total(const size_t *length, int n)
+/* Everybody's lengths are gathered, then the wires: r->bytes and r->at say where they lie. */
+static void gather_wires(struct occ_reduce *r, int n)
 {
-	size_t bytes = 0;
-	for (int i = 0; i < n; i++)
-		bytes += padded(length[i]);
-	return bytes;
+	struct occ_comm *c = r->leaders.comm;
+	char *at = r->wire;
+	for (int k = 0; k < c->size; k++)
+		r->bytes[k] = (size_t)n * sizeof(*r->length);
+	occ_comm_gather(c, r->length, r->bytes);
+	for (int k = 0; k < c->size; k++) {
+		r->bytes[k] = 0;
+		for (int i = 0; i < n; i++)
+			r->bytes[k] += padded(r->length[k * n + i]);
+		r->at[k] = at;
+		if (k == c->rank)
+			r->dev->ops->get(r->dev, at, r->d_wire, r->bytes[k]);
+		at += r->bytes[k];
+	}
+	occ_comm_gather(c, r->wire, r->bytes);
 }
 
 static void exchange_batch(struct occ_reduce *r, int from, int to, float *d_grad,
 			   struct occ_traffic *t)
 {
-	struct occ_comm *c = r->leaders.comm;
-	occ_check(c != NULL, "an exchange of wires by a rank that speaks for none");
-	int n = to - from, K = c->size;
-	size_t *length = occ_alloc((size_t)K * (size_t)n, sizeof(*length)); /* [K][n] */
-	size_t *bytes = occ_alloc((size_t)K, sizeof(*bytes)), at = 0;
-	const char **wire = occ_alloc((size_t)K, sizeof(*wire));
-	encode_batch(r, from, to, d_grad, length + c->rank * n);
-	for (int k = 0; k < K; k++)
-		bytes[k] = (size_t)n * sizeof(*length);
-	occ_comm_gather(c, length, bytes);
-	for (int k = 0; k < K; k++) {
-		wire[k] = r->wire + at;
-		at += bytes[k] = total(length + k * n, n);
-	}
-	r->dev->ops->get(r->dev, (void *)(uintptr_t)wire[c->rank], r->d_wire, bytes[c->rank]);
-	occ_comm_gather(c, r->wire, bytes);
+	int n = to - from;
+	occ_check(r->leaders.comm != NULL, "an exchange of wires by a rank that speaks for none");
+	encode_batch(r, from, to, d_grad, r->length + r->leaders.comm->rank * n);
+	gather_wires(r, n);
 	double begin = occ_clock_ms();
 	for (int i = from; i < to; i++)
-		decode_item(r, i, wire, length + (i - from), n, gradient(&r->item[i], d_grad));
+		decode_item(r, i, r->length + (i - from), n, gradient(&r->item[i], d_grad));
 	t->decode_ms += occ_clock_ms() - begin;
-	occ_free(wire);
-	occ_free(bytes);
-	occ_free(length);
 }
 
 static void exchange_wires(struct occ_reduce *r, float *d_grad, struct occ_traffic *t)

@@ -47,8 +47,10 @@ struct occ_reduce {
 	void *d_wire;                 /* owned: wires of a batch */
 	char *wire;                   /* owned, host: the wires of all contributors */
 	size_t wire_bytes;            /* of one contributor's batch */
-	int64_t rank;                 /* codec "auto": now in use, at most the site's */
-	int adapts;                   /* 1: this step ends with a new choice of the rank */
+	size_t *length, *bytes; /* owned: [contributors][tensors of a batch], [contributors] */
+	const char **at;        /* owned: [contributors] in `wire` */
+	int64_t rank;           /* codec "auto": now in use, at most the site's */
+	int adapts;             /* 1: this step ends with a new choice of the rank */
 };
 
 void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_device *dev,

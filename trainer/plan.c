@@ -33,7 +33,7 @@ struct plan {
 	int compresses;                         /* some transfer is */
 	struct occ_traffic traffic[OCC_NKINDS]; /* of one step, all ranks */
 	struct stage_memory *stage;             /* [pipeline], the largest rank's; owned */
-	struct reason reason[OCC_NSITES][MOST_REASONS];
+	struct reason reason[OCC_NSITES][MOST_REASONS + 1]; /* the last stays empty */
 };
 
 /* One rank of a dry run. */
