@@ -46,6 +46,12 @@ static cJSON *event(const char *name)
 	return o;
 }
 
+/* The checkpoint that the run goes on from has residuals, or the run will have. */
+static int has_resumed_streams(const struct occ_run *r)
+{
+	return r->resumed[0] && (r->compresses || r->resumed_streams.norm > 0);
+}
+
 static void put_start(struct occ_metrics *m)
 {
 	struct occ_run *r = m->run;
@@ -65,6 +71,14 @@ static void put_start(struct occ_metrics *m)
 	cJSON_AddStringToObject(o, "precision", r->conf.train.precision);
 	cJSON_AddStringToObject(o, "transport", r->world->ops->name);
 	cJSON_AddStringToObject(o, "resumed", r->resumed);
+	if (has_resumed_streams(r)) {
+		cJSON *c = cJSON_AddObjectToObject(o, "compression_state");
+		add_number(c, "kept", r->resumed_streams.exact);
+		add_number(c, "moved", r->resumed_streams.moved);
+		add_number(c, "new", r->resumed_streams.fresh);
+		add_number(c, "norm", r->resumed_streams.norm);
+		add_number(c, "dropped_norm", r->resumed_streams.dropped);
+	}
 	char *text = occ_opts_json(&occ_config_opts, &r->conf);
 	cJSON_AddItemToObject(o, "config", cJSON_Parse(text));
 	occ_free(text);
@@ -74,7 +88,7 @@ static void put_start(struct occ_metrics *m)
 /* What became of the residuals of a checkpoint. */
 static void say_streams(const struct occ_run *r)
 {
-	if (!r->resumed[0] || (!r->compresses && r->resumed_streams.norm == 0))
+	if (!has_resumed_streams(r))
 		return;
 	printf("compression state: %.0f residuals kept as they were, %.0f moved to this layout, "
 	       "%.0f new; norm %.4g, of which %.4g dropped\n",
