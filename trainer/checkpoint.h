@@ -11,7 +11,7 @@
  * the same layout it goes on bit for bit. In another one a weight's residuals follow its split over
  * tp, and their sum over contributors stays what it was, shared out evenly; so do those of links
  * while only the number of replicas changes; other residuals of links are dropped. What a codec
- * keeps goes on where the shape is the same, else it starts anew. */
+ * keeps goes on while tp and the shape are the same, else it starts anew. */
 #ifndef OCC_TRAINER_CHECKPOINT_H
 #define OCC_TRAINER_CHECKPOINT_H
 
@@ -23,7 +23,8 @@ struct occ_stream_ref {
 	enum occ_kind kind;
 	const char *name;
 	struct occ_stream *stream; /* borrowed */
-	int peers;                 /* ranks that hold a stream of this name and (pp, tp) */
+	int peers;                 /* replicas that hold a stream of this name and (pp, tp) */
+	uint64_t holders;          /* which they are */
 };
 struct occ_streams {
 	int n;
@@ -31,7 +32,8 @@ struct occ_streams {
 	struct occ_exec *exec;     /* borrowed */
 	/* Filled by loading, for this rank: streams with a residual that go on bit for bit, that
 	 * were moved to another layout, that start anew; squared norms of the residuals in the
-	 * checkpoint (each file counted by one rank) and of those that went on. */
+	 * checkpoint (each file counted by one rank) and of those that went on; what is whole on
+	 * all tensor ranks counts once. */
 	double exact, moved, fresh, total2, taken2;
 };
 void occ_streams_collect(struct occ_streams *s, struct occ_exec *x);

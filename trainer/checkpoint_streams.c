@@ -18,12 +18,14 @@ struct head {
 	char zero[44];
 };
 
-/* Followed by `state` floats, then n * m floats if there is a residual. */
+/* Followed by `state` floats, then n * m floats if there is a residual, then one more where they
+ * are odd: records lie at multiples of 8. */
 struct record {
 	char name[40], codec[16];
 	uint32_t kind, residual, peers, zero;
 	int64_t n, m, state, calls, rank;
-	char more[16];
+	uint64_t holders;
+	char more[8];
 };
 
 /* ---- The streams of a rank. ---- */
@@ -36,12 +38,37 @@ static void count(void *arg, enum occ_kind kind, const char *name, struct occ_st
 	((struct occ_streams *)arg)->n++;
 }
 
+static int node_at(const struct occ_topo *t, int stage, int replica)
+{
+	struct occ_place p = {.tp = t->place.tp, .pp = stage, .dp = replica};
+	return t->node_of[occ_rank_of(&t->layout, p)];
+}
+
+/* Replica d has such a stream too: as contributor, or because its link leaves a node. */
+static int holds(const struct occ_exec *x, enum occ_kind kind, int d)
+{
+	const struct occ_topo *t = x->topo;
+	int pp = t->place.pp, node = node_at(t, pp, d), first = 0;
+	if (x->reduce.policy->scope == OCC_SCOPE_ALL)
+		return 1;
+	if (kind != OCC_DP)
+		return node_at(t, kind == OCC_PP_FORWARD ? pp + 1 : pp - 1, d) != node;
+	while (node_at(t, pp, first) != node)
+		first++;
+	return first == d;
+}
+
 static void append(void *arg, enum occ_kind kind, const char *name, struct occ_stream *stream)
 {
 	struct occ_streams *s = arg;
-	const struct occ_reduce *r = &s->exec->reduce;
-	int peers = kind == OCC_DP ? r->leaders.comm->size : s->exec->topo->layout.data;
-	s->at[s->n++] = (struct occ_stream_ref){kind, name, stream, peers};
+	struct occ_stream_ref *ref = &s->at[s->n++];
+	*ref = (struct occ_stream_ref){.kind = kind, .name = name, .stream = stream};
+	for (int d = 0; d < s->exec->topo->layout.data; d++) {
+		if (!holds(s->exec, kind, d))
+			continue;
+		ref->peers++;
+		ref->holders = (ref->holders ^ (uint64_t)(d + 1)) * 0x100000001b3u;
+	}
 }
 
 void occ_streams_collect(struct occ_streams *s, struct occ_exec *x)
@@ -73,6 +100,7 @@ static struct record record_of(const struct occ_stream_ref *ref)
 		.state = occ_codec_state(&s->codec),
 		.calls = s->codec.calls,
 		.rank = s->codec.knobs.rank,
+		.holders = ref->holders,
 	};
 	snprintf(r.name, sizeof(r.name), "%s", ref->name);
 	snprintf(r.codec, sizeof(r.codec), "%s", s->codec.ops->name);
@@ -96,9 +124,12 @@ static int write_record(struct occ_file *f, const struct occ_stream_ref *ref, st
 	struct record r = record_of(ref);
 	struct occ_stream *s = ref->stream;
 	struct occ_device *d = s->codec.dev;
+	const float none = 0;
+	int64_t n = r.residual ? r.n * r.m : 0;
 	return occ_file_write(f, &r, sizeof(r), e) ||
 	       write_floats(f, d, s->codec.d_state, r.state, e) ||
-	       write_floats(f, d, s->d_e, r.residual ? r.n * r.m : 0, e);
+	       write_floats(f, d, s->d_e, n, e) ||
+	       ((r.state + n) % 2 && occ_file_write(f, &none, sizeof(none), e));
 }
 
 int occ_streams_write(const struct occ_streams *s, const char *path, struct occ_io io,
@@ -135,7 +166,8 @@ struct from {
 
 static size_t floats_of(const struct record *r)
 {
-	return (size_t)r->state + (r->residual ? (size_t)(r->n * r->m) : 0);
+	size_t n = (size_t)r->state + (r->residual ? (size_t)(r->n * r->m) : 0);
+	return n + n % 2;
 }
 
 /* The record after r (the first after NULL), or NULL at the end; *bad if the file does not hold
@@ -155,24 +187,26 @@ static const struct record *next(const struct source *s, const struct record *r,
 	left -= skip + sizeof(*r);
 	int64_t most = INT32_MAX;
 	*bad = r->n < 1 || r->m < 1 || r->n > most || r->m > most || r->state < 0 ||
-	       (size_t)r->state > left / sizeof(float) || r->peers < 1 ||
-	       (double)r->n * (double)r->m > 0x1p50 || floats_of(r) > left / sizeof(float) ||
-	       memchr(r->name, 0, sizeof(r->name)) == NULL ||
+	       (size_t)r->state > left / sizeof(float) || r->peers < 1 || r->calls < 0 ||
+	       r->calls > INT64_MAX / 2 || (double)r->n * (double)r->m > 0x1p50 ||
+	       floats_of(r) > left / sizeof(float) || memchr(r->name, 0, sizeof(r->name)) == NULL ||
 	       memchr(r->codec, 0, sizeof(r->codec)) == NULL;
 	return *bad ? NULL : r;
 }
 
-static int check(const struct source *s, const char *path, struct occ_err *e)
+static int check(const struct source *s, int rank, const char *path, struct occ_err *e)
 {
 	const struct head *h = s->map;
 	const struct record *r = NULL;
+	uint32_t records = 0;
 	int bad = s->bytes < sizeof(*h) || memcmp(h->magic, magic, sizeof(magic)) ||
-		  h->version != VERSION;
+		  h->version != VERSION || h->rank != (uint32_t)rank;
 	while (!bad && (r = next(s, r, &bad)))
-		;
-	return bad ? occ_fail(e, OCC_E_CKPT, "%s: not the state of streams that its name says",
-			      path)
-		   : 0;
+		records++;
+	return bad || records != h->records
+		       ? occ_fail(e, OCC_E_CKPT, "%s: not the state of streams that its name says",
+				  path)
+		       : 0;
 }
 
 /* File i of the streams, or NULL after a refusal. */
@@ -185,7 +219,8 @@ static const struct source *open_file(struct from *f, int i)
 		return s;
 	char *path = occ_shard_path(f->l->path, m, file);
 	if (occ_shard_verify(f->l->path, m, file, f->l->e) ||
-	    occ_map_open(path, OCC_E_CKPT, &s->map, &s->bytes, f->l->e) || check(s, path, f->l->e))
+	    occ_map_open(path, OCC_E_CKPT, &s->map, &s->bytes, f->l->e) ||
+	    check(s, m->file[file].rank, path, f->l->e))
 		f->bad = 1;
 	s->opened = 1;
 	occ_free(path);
@@ -226,21 +261,64 @@ static double squares(const float *x, int64_t n)
 }
 
 /* What the codec keeps, where it fits. */
-static void take_state(struct from *f, const struct occ_stream_ref *ref, const struct record *r)
+static void take_state(const struct occ_stream_ref *ref, const struct record *r)
 {
 	struct occ_codec *c = &ref->stream->codec;
-	if (strcmp(r->codec, c->ops->name) || r->n != c->n || r->m != c->m)
-		return;
-	if (c->knobs.adaptive && r->rank >= 1 && r->rank <= c->knobs.rank)
-		c->ops->resize(c, r->rank);
-	if (r->state != occ_codec_state(c))
+	if (strcmp(r->codec, c->ops->name) || r->n != c->n || r->m != c->m ||
+	    r->state != occ_codec_state(c))
 		return;
 	if (r->state)
 		c->dev->ops->put(c->dev, c->d_state, state_of(r), (size_t)r->state * sizeof(float));
 	c->dev->ops->sync(c->dev);
 	c->calls = r->calls;
-	if (c->knobs.adaptive)
-		f->l->s->streams->exec->reduce.rank = c->knobs.rank;
+}
+
+/* Codec "auto": all ranks and tensors go on at the rank in use, whatever each of them finds. */
+static void adopt_rank(struct from *f)
+{
+	struct occ_reduce *reduce = &f->l->s->streams->exec->reduce;
+	const struct occ_knobs *k = &reduce->policy->site[OCC_DP].knobs;
+	const struct record *r = NULL;
+	for (int i = 0, bad = 0; k->adaptive && !r && !f->bad && i < f->l->m.nstreams; i++) {
+		const struct source *s = open_file(f, i);
+		while (s && (r = next(s, r, &bad)) && r->kind != OCC_DP)
+			;
+	}
+	if (r && !strcmp(r->codec, k->codec->name) && r->rank >= 1 && r->rank <= k->rank)
+		occ_reduce_set_rank(reduce, r->rank);
+}
+
+/* What is whole on all tensor ranks counts once in norms. */
+static int counts(const struct load *l, uint32_t kind, const char *name, int pp, int tp)
+{
+	const struct occ_weight *w = occ_weights_find(&l->shard[pp * l->m.layout.tensor].w, name);
+	return tp == 0 || kind != OCC_DP || !w || w->split != OCC_WHOLE;
+}
+
+static int weight_of(const struct load *l, const char *name)
+{
+	for (int i = 0; i < l->s->weights->n; i++)
+		if (!strcmp(l->s->weights->at[i].name, name))
+			return i;
+	return -1;
+}
+
+/* The writer's stage whose stream of that name ours goes on from. */
+static int stage_of(const struct load *l, const struct occ_stream_ref *ref)
+{
+	int i = ref->kind == OCC_DP ? weight_of(l, ref->name) : -1;
+	if (i < 0)
+		return l->s->streams->exec->topo->place.pp;
+	return l->s->weights->at[i].copy ? l->m.layout.pipeline - 1 : l->plan[i].pp;
+}
+
+/* A residual that goes on, of squared norm x. */
+static void took(struct from *f, const struct occ_stream_ref *ref, double x)
+{
+	struct occ_streams *all = f->l->s->streams;
+	int pp = stage_of(f->l, ref), tp = all->exec->topo->place.tp;
+	if (counts(f->l, ref->kind, ref->name, pp, tp))
+		all->taken2 += x;
 }
 
 static void put_residual(const struct occ_stream_ref *ref, const float *e)
@@ -261,29 +339,21 @@ static int load_exact(struct from *f, const struct occ_stream_ref *ref)
 	const struct record *r = find(f, t->world->rank, ref);
 	struct record want = record_of(ref);
 	if (!r || strcmp(r->codec, want.codec) || r->n != want.n || r->m != want.m ||
-	    r->peers != want.peers || r->residual != want.residual)
+	    r->peers != want.peers || r->holders != want.holders || r->residual != want.residual)
 		return 0;
-	take_state(f, ref, r);
+	take_state(ref, r);
 	if (r->residual) {
 		put_residual(ref, residual_of(r));
-		all->taken2 += squares(residual_of(r), r->n * r->m);
+		took(f, ref, squares(residual_of(r), r->n * r->m));
 		all->exact++;
 	}
 	return 1;
 }
 
-static int weight_of(const struct load *l, const char *name)
-{
-	for (int i = 0; i < l->s->weights->n; i++)
-		if (!strcmp(l->s->weights->at[i].name, name))
-			return i;
-	return -1;
-}
-
-/* One contributor's residual of weight i, as the writer's stage pp had it, brought to our shard; 0
- * if it had none. */
-static int gather_stage(struct from *f, const struct occ_stream_ref *ref, int i, struct occ_place p,
-			float *out)
+/* One contributor's residual of weight i, as the writer's stage pp had it, brought to our shard;
+ * its squared norm, or -1 if it had none. */
+static double gather_stage(struct from *f, const struct occ_stream_ref *ref, int i,
+			   struct occ_place p, float *out)
 {
 	const struct load *l = f->l;
 	int T = f->layout.tensor, had = 0;
@@ -302,12 +372,12 @@ static int gather_stage(struct from *f, const struct occ_stream_ref *ref, int i,
 		occ_load_fill(l, i, base, out);
 	occ_free(base);
 	occ_free(none);
-	return had;
+	return had ? squares(out, l->s->weights->at[i].lrows * l->s->weights->at[i].lcols) : -1;
 }
 
 /* Each copy of the tied embedding has a residual of its own: the last stage's goes to the last
- * stage, or to the only one. 1 if replica d had some. */
-static int gather_weight(struct from *f, const struct occ_stream_ref *ref, int d, float *out)
+ * stage, or to the only one. Of replica d; squared norm or -1. */
+static double gather_weight(struct from *f, const struct occ_stream_ref *ref, int d, float *out)
 {
 	const struct load *l = f->l;
 	int i = weight_of(l, ref->name), last = f->layout.pipeline - 1;
@@ -315,33 +385,33 @@ static int gather_weight(struct from *f, const struct occ_stream_ref *ref, int d
 	int tied = l->s->shape->tied && !strcmp(w->name, "wte.weight") && last > 0;
 	int alone = tied && f->l->s->streams->exec->topo->layout.pipeline == 1;
 	struct occ_place p = {.dp = d, .pp = w->copy ? last : l->plan[i].pp};
-	int had = w->copy && !tied ? 0 : gather_stage(f, ref, i, p, out);
+	double norm2 = w->copy && !tied ? -1 : gather_stage(f, ref, i, p, out);
 	if (!alone)
-		return had;
+		return norm2;
 	int64_t n = w->lrows * w->lcols;
 	float *copy = occ_alloc((size_t)n, sizeof(*copy));
 	p.pp = last;
-	had |= gather_stage(f, ref, i, p, copy);
+	double copy2 = gather_stage(f, ref, i, p, copy);
 	for (int64_t k = 0; k < n; k++)
 		out[k] += copy[k];
 	occ_free(copy);
-	return had;
+	return norm2 < 0 ? copy2 : copy2 < 0 ? norm2 : norm2 + copy2;
 }
 
 /* One replica's residual of a link; only while stages, tensor ranks and slices are the same. */
-static int gather_link(struct from *f, const struct occ_stream_ref *ref, int d, float *out)
+static double gather_link(struct from *f, const struct occ_stream_ref *ref, int d, float *out)
 {
 	const struct occ_topo *t = f->l->s->streams->exec->topo;
 	struct occ_place p = t->place;
 	p.dp = d;
 	if (f->layout.tensor != t->layout.tensor || f->layout.pipeline != t->layout.pipeline)
-		return 0;
+		return -1;
 	const struct record *r = find(f, occ_rank_of(&f->layout, p), ref);
 	const struct occ_codec *c = &ref->stream->codec;
 	if (!r || !r->residual || r->n != c->n || r->m != c->m)
-		return 0;
+		return -1;
 	memcpy(out, residual_of(r), (size_t)(r->n * r->m) * sizeof(*out));
-	return 1;
+	return squares(out, r->n * r->m);
 }
 
 /* Another layout: the sum over the writer's contributors, shared out over ours. */
@@ -355,10 +425,11 @@ static void load_moved(struct from *f, const struct occ_stream_ref *ref)
 	struct occ_place p = all->exec->topo->place;
 	for (int d = 0; d < f->layout.data && ref->stream->feedback; d++) {
 		memset(one, 0, (size_t)n * sizeof(*one));
-		if (!(ref->kind == OCC_DP ? gather_weight : gather_link)(f, ref, d, one))
+		double norm2 = (ref->kind == OCC_DP ? gather_weight : gather_link)(f, ref, d, one);
+		if (norm2 < 0)
 			continue;
 		had = 1;
-		all->taken2 += squares(one, n) / ref->peers;
+		took(f, ref, norm2 / ref->peers);
 		for (int64_t i = 0; i < n; i++)
 			sum[i] += one[i] / (float)ref->peers;
 	}
@@ -366,12 +437,13 @@ static void load_moved(struct from *f, const struct occ_stream_ref *ref)
 		put_residual(ref, sum);
 	all->moved += had;
 	all->fresh += !had && ref->stream->feedback;
+	p.pp = stage_of(f->l, ref);
 	for (p.dp = 0; p.dp < f->layout.data; p.dp++) {
 		int same = f->layout.tensor == all->exec->topo->layout.tensor &&
 			   p.pp < f->layout.pipeline;
 		const struct record *r = same ? find(f, occ_rank_of(&f->layout, p), ref) : NULL;
 		if (r) {
-			take_state(f, ref, r);
+			take_state(ref, r);
 			break;
 		}
 	}
@@ -385,11 +457,13 @@ static void count_all(struct from *f)
 	struct occ_streams *all = f->l->s->streams;
 	const struct occ_comm *world = all->exec->topo->world;
 	for (int i = world->rank; i < f->l->m.nstreams && !f->bad; i += world->size) {
+		int rank = f->l->m.file[occ_manifest_shards(&f->l->m) + i].rank, bad = 0;
+		struct occ_place p = occ_place_of(&f->layout, rank);
 		const struct source *s = open_file(f, i);
 		const struct record *r = NULL;
-		int bad = 0;
 		while (s && (r = next(s, r, &bad)))
-			all->total2 += r->residual ? squares(residual_of(r), r->n * r->m) : 0;
+			if (r->residual && counts(f->l, r->kind, r->name, p.pp, p.tp))
+				all->total2 += squares(residual_of(r), r->n * r->m);
 	}
 }
 
@@ -400,6 +474,7 @@ int occ_streams_load(struct load *l)
 	f.layout.data = l->m.data;
 	f.file = occ_alloc((size_t)l->m.nstreams, sizeof(*f.file));
 	count_all(&f);
+	adopt_rank(&f);
 	for (int i = 0; i < all->n && !f.bad; i++)
 		if (!load_exact(&f, &all->at[i]) && !f.bad)
 			load_moved(&f, &all->at[i]);
