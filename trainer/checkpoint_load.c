@@ -203,10 +203,10 @@ int occ_ckpt_load(const char *path, struct occ_ckpt_state *s, struct occ_err *e)
 	if (occ_manifest_read(path, &l.m, e))
 		return -1;
 	int bad = occ_manifest_match(&l.m, s->shape, path, e) || make_plan(&l) || open_shards(&l);
-	if (!bad)
-		fill_all(&l);
 	if (!bad && s->streams)
 		bad = occ_streams_load(&l);
+	if (!bad)
+		fill_all(&l);
 	release(&l);
 	return bad ? -1 : 0;
 }
