@@ -142,6 +142,15 @@ static int64_t global_index(const struct occ_weights *w, int64_t n, int groups, 
 	return i / part * block + w->tp * part + i % part;
 }
 
+int64_t occ_weight_real_rows(const struct occ_weights *w, const struct occ_weight *p)
+{
+	if (p->real_rows == p->rows)
+		return p->lrows;
+	int64_t n =
+		p->real_rows - occ_weight_row(w, p, 0); /* only vocabularies are padded: one run */
+	return n < 0 ? 0 : n < p->lrows ? n : p->lrows;
+}
+
 int64_t occ_weight_row(const struct occ_weights *w, const struct occ_weight *p, int64_t r)
 {
 	return p->split == OCC_ROWS ? global_index(w, p->rows, p->groups, r) : r;

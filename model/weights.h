@@ -71,6 +71,8 @@ void occ_weights_init(struct occ_weights *w, const struct occ_gpt_shape *s,
 void occ_weights_release(struct occ_weights *w);
 const struct occ_weight *occ_weights_find(const struct occ_weights *w, const char *name);
 
+/* Local rows that are not padding; they come first. Pure. */
+int64_t occ_weight_real_rows(const struct occ_weights *w, const struct occ_weight *p);
 /* Where local row r / column c of a shard lies in the whole tensor. Pure. */
 int64_t occ_weight_row(const struct occ_weights *w, const struct occ_weight *p, int64_t r);
 int64_t occ_weight_col(const struct occ_weights *w, const struct occ_weight *p, int64_t c);

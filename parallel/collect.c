@@ -59,7 +59,7 @@ static size_t requests_bytes(int size)
 
 size_t occ_comm_scratch(const struct occ_comm *c, int64_t n, enum occ_type type)
 {
-	if (c->size == 1)
+	if (c->size == 1 || c->ops->dry)
 		return 0;
 	return requests_bytes(c->size) +
 	       2 * (size_t)(c->size - 1) * (size_t)chunk_of(n, c->size) * occ_type_size(type);

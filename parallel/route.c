@@ -120,6 +120,8 @@ struct occ_route occ_route(const struct occ_policy *p, const struct occ_transfer
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
 		if (rules[i].dense(p, s, t))
 			return (struct occ_route){NULL, rules[i].why};
-	return (struct occ_route){s->knobs.codec,
-				  t->kind == OCC_DP ? "an early stage" : "on the critical path"};
+	int follows = t->kind == OCC_PP_BACKWARD && occ_route_follows(p);
+	return (struct occ_route){s->knobs.codec, t->kind == OCC_DP ? "an early stage"
+						  : follows ? "follows its activation's support"
+							    : "on the critical path"};
 }

@@ -6,7 +6,7 @@
 
 #define AT(field) offsetof(struct occ_config, field)
 #define BIG 9e15
-#define CODECS "none|cast|quant|topk|dct|powersgd|errbound|auto"
+#define CODECS "none|cast|quant|topk|dct|powersgd|errbound"
 
 #define INT(key, field, def, lo, hi, help)                                                         \
 	{                                                                                          \
@@ -30,8 +30,8 @@
 	}
 
 /* The knobs of the codecs, the same at every site. */
-#define KNOBS(site, field, default_rank)                                                           \
-	STR(site ".codec", field.codec, "\"none\"", CODECS, "codec of this site"),                 \
+#define KNOBS(site, field, codecs, default_rank)                                                   \
+	STR(site ".codec", field.codec, "\"none\"", codecs, "codec of this site"),                 \
 		STR(site ".type", field.type, "\"bf16\"", "bf16|fp16", "cast: type on the wire"),  \
 		INT(site ".bits", field.bits, "8", 2, 8, "quant: bits a value, 2, 4 or 8"),        \
 		INT(site ".group", field.group, "128", 1, 1 << 20,                                 \
@@ -43,7 +43,7 @@
 		INT(site ".rank", field.rank, default_rank, 1, 1 << 20, "powersgd: rank"),         \
 		INT(site ".iterations", field.iterations, "1", 1, 1000,                            \
 		    "powersgd: power iterations"),                                                 \
-		FLT(site ".epsilon", field.epsilon, "0.001", 1e-30, 1e30,                          \
+		FLT(site ".epsilon", field.epsilon, "0.001", 1e-30, 1e14,                          \
 		    "errbound: largest absolute error"),                                           \
 		INT(site ".start_iter", field.start_iter, "0", 0, BIG,                             \
 		    "steps before this one run dense")
@@ -139,17 +139,17 @@ static const struct occ_opt rows[] = {
 
 	STR("compress.scope", compress.scope, "\"inter-node\"", "inter-node|all|none",
 	    "which transfers may be compressed"),
-	KNOBS("compress.pipeline_backward", compress.pipeline_backward, "16"),
+	KNOBS("compress.pipeline_backward", compress.pipeline_backward, CODECS, "16"),
 	STR("compress.pipeline_backward.mark", compress.pipeline_backward.mark, "\"tail\"",
 	    "tail|slack|all", "which transfers are critical"),
 	STR("compress.pipeline_backward.feedback", compress.pipeline_backward.feedback, "\"lazy\"",
 	    "lazy|none", "lazy error propagation"),
-	KNOBS("compress.pipeline_forward", compress.pipeline_forward, "16"),
+	KNOBS("compress.pipeline_forward", compress.pipeline_forward, CODECS, "16"),
 	STR("compress.pipeline_forward.mark", compress.pipeline_forward.mark, "\"all\"",
 	    "tail|slack|all", "which transfers are critical"),
 	STR("compress.pipeline_forward.feedback", compress.pipeline_forward.feedback, "\"none\"",
 	    "lazy|none", "lazy error propagation"),
-	KNOBS("compress.data_parallel", compress.data_parallel, "128"),
+	KNOBS("compress.data_parallel", compress.data_parallel, CODECS "|auto", "128"),
 	{"compress.data_parallel.stages", OCC_OPT_STAGES, AT(compress.data_parallel.stages),
 	 "\"all\"", 1, 0, NULL, "earliest stages: a number, a fraction in (0,1), or \"all\""},
 	FLAG("compress.data_parallel.feedback", compress.data_parallel.feedback_on, "true",

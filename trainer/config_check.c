@@ -129,9 +129,6 @@ static int check_link(const struct occ_config *c, const char *name, const struct
 		      struct occ_err *e)
 {
 	double slice = (double)(c->batch.micro * c->model.seq_len) * (double)c->model.hidden;
-	if (!strcmp(s->codec, "auto"))
-		return occ_fail(e, OCC_E_CONFIG,
-				"compress.%s.codec: auto is for compress.data_parallel only", name);
 	if (!strcmp(s->mark, "slack") && c->parallel.pipeline > 64)
 		return occ_fail(e, OCC_E_CONFIG,
 				"compress.%s.mark: slack simulates at most 64 stages, "

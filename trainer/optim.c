@@ -57,6 +57,13 @@ void occ_optim_release(struct occ_optim *o)
 	memset(o, 0, sizeof(*o));
 }
 
+/* Elements of a tensor that are trained. Padding stays 0, though what compression makes of its
+ * gradients need not be. */
+static int64_t trained(const struct occ_gpt *g, const struct occ_weight *w)
+{
+	return occ_weight_real_rows(&g->weights, w) * w->lcols;
+}
+
 double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **worst)
 {
 	const struct occ_gpt *g = o->gpt;
@@ -66,7 +73,7 @@ double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **wors
 		double sum;
 		if (w->copy || (w->split == OCC_WHOLE && g->weights.tp != 0))
 			continue;
-		g->dev->ops->sum_squares(g->dev, w->lrows * w->lcols, g->d_grad + w->at, &sum);
+		g->dev->ops->sum_squares(g->dev, trained(g, w), g->d_grad + w->at, &sum);
 		if (worst && !*worst && !isfinite(sum))
 			*worst = w;
 		all += sum;
@@ -92,9 +99,8 @@ void occ_optim_update(struct occ_optim *o, const struct occ_config_optimizer *c,
 	for (int i = 0; i < g->weights.n; i++) {
 		const struct occ_weight *w = &g->weights.at[i];
 		a.decay = w->decay ? (float)c->weight_decay : 0.0f;
-		g->dev->ops->adamw(g->dev, &a, w->lrows * w->lcols, g->d_grad + w->at,
-				   o->d_m + w->at, o->d_v + w->at,
-				   o->d_master ? o->d_master + w->at : NULL,
+		g->dev->ops->adamw(g->dev, &a, trained(g, w), g->d_grad + w->at, o->d_m + w->at,
+				   o->d_v + w->at, o->d_master ? o->d_master + w->at : NULL,
 				   (char *)g->d_w + (size_t)w->at * size);
 	}
 }

@@ -78,8 +78,7 @@ static void dry_place(struct plan *p, int rank, struct dry_rank *r)
 	occ_topo_init(&r->topo, r->world, &p->layout, per_node > 0 ? per_node : p->ranks,
 		      p->policy.fused);
 	r->dev = occ_device_open("dry", p->type, 1, &never);
-	occ_group_init(&r->tp, r->topo.tp, r->dev,
-		       (size_t)p->rows * (size_t)c->model.hidden * sizeof(float));
+	occ_group_init(&r->tp, r->topo.tp, r->dev, SIZE_MAX / 4);
 	occ_schedule_1f1b(&r->sched, r->topo.place.pp, p->layout.pipeline, (int)p->nmicro);
 	occ_policy_mark(c, &p->policy, &r->sched);
 }
@@ -333,6 +332,9 @@ static void print_json(const struct plan *p, const double ms[NMARKS])
 	cJSON_AddNumberToObject(l, "micro_batches", (double)p->nmicro);
 	cJSON_AddItemToObject(o, "memory", memory_json(p));
 	cJSON_AddItemToObject(o, "comm", comm_json(p));
+	const char *dense = occ_policy_inactive(&p->policy, p->compresses);
+	if (dense)
+		cJSON_AddStringToObject(o, "inactive", dense);
 	cJSON *t = cJSON_AddObjectToObject(o, "step_ms");
 	for (int i = 0; i < NMARKS; i++)
 		cJSON_AddNumberToObject(t, marks[i].name, ms[i]);
@@ -382,10 +384,12 @@ static void print_text(const struct plan *p, const double ms[NMARKS])
 	if (dense)
 		printf("\ncompression inactive: %s\n", dense);
 	print_routes(p);
-	puts("\npredicted step, by the marks of pipeline gradients");
+	printf("\npredicted step, by the marks of pipeline gradients, at %.3g FLOP/s and %.3g "
+	       "bytes/s a "
+	       "rank (train.device %s)\n",
+	       occ_policy_flops(&p->conf), occ_policy_net(&p->conf), p->conf.train.device);
 	for (int i = 0; i < NMARKS; i++)
-		printf("  %-6s %12.3f ms%s\n", marks[i].name, ms[i],
-		       recommend(ms) == i ? "  recommended: " : "");
+		printf("  %-6s %12.3f ms\n", marks[i].name, ms[i]);
 	printf("recommended: mark %s, %s\n", marks[recommend(ms)].name, because);
 }
 

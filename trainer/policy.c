@@ -110,6 +110,11 @@ double occ_policy_net(const struct occ_config *c)
 	return profile_of(c)->net;
 }
 
+double occ_policy_flops(const struct occ_config *c)
+{
+	return profile_of(c)->flops;
+}
+
 struct occ_cost occ_policy_cost(const struct occ_config *c)
 {
 	const struct occ_config_model *m = &c->model;

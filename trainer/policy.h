@@ -17,6 +17,7 @@ const char *occ_policy_inactive(const struct occ_policy *p, int compresses);
  */
 struct occ_cost occ_policy_cost(const struct occ_config *c);
 double occ_policy_net(const struct occ_config *c);
+double occ_policy_flops(const struct occ_config *c);
 /* Stages that data_parallel.stages selects: a count, round(fraction * pp) and at least 1, or all.
  */
 int occ_policy_stages(double stages, int pipeline);

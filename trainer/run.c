@@ -167,7 +167,8 @@ static void open_model(struct occ_run *r, int train)
 	const struct occ_layout *l = &r->topo.layout;
 	int P = l->pipeline, stage = r->topo.place.pp;
 	int64_t rows = c->batch.micro * c->model.seq_len;
-	size_t piece = (size_t)rows * (size_t)c->model.hidden * sizeof(float);
+	int64_t least = rows > l->tensor ? rows : l->tensor; /* a row of each rank at least */
+	size_t piece = (size_t)least * (size_t)c->model.hidden * sizeof(float);
 	if (train) {
 		occ_schedule_1f1b(&r->sched, stage, P, (int)r->nmicro);
 		occ_policy_mark(c, &r->policy, &r->sched);

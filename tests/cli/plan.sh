@@ -50,6 +50,15 @@ for at in "1 1 1" "2 1 1" "1 2 2" "2 2 2" "1 4 2" "1 1 4" "4 1 2"; do
 	done
 done
 
+# A wire whose length depends on the data is reckoned at its longest; there are fewer token rows than tensor
+# ranks here too.
+for site in $back $forward $sums; do
+	check "plan with errbound on $site" "$OCC_TRAIN" plan --config cosine.json --ranks 8 --set parallel.tensor=2 \
+		--set parallel.pipeline=2 --set compress.scope=all --set "$site.codec=errbound" >"$tmp/out"
+done
+check "plan and run differ: fewer token rows than tensor ranks" same 4 2 1 --set model.seq_len=1 \
+	--set compress.scope=all --set "$back.codec=cast" --set train.device=strict
+
 # The traffic of the paper's runs on 128 GPUs: 6 of 48 transfers of a replica's tensor rank, their ratio.
 paper() { # CONFIG RATIO
 	"$OCC_TRAIN" plan --config "$root/configs/$1" --ranks 128 --set parallel.ranks_per_node=8 --json >"$tmp/plan" || return

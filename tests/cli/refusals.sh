@@ -47,6 +47,7 @@ done <<'ROWS'
 2|not built|--config @/c.json --set log.trace_iters=[1]
 2|dct|--config @/c.json --set compress.pipeline_forward.codec=dct --set compress.pipeline_backward.codec=quant
 2|codec|--config @/c.json --set compress.pipeline_backward.codec=zip
+2|codec|--config @/c.json --set compress.pipeline_forward.codec=auto
 5|ranks|--config @/c.json --set parallel.tensor=2
 5|ranks|--config @/c.json --set parallel.tensor=2 --ranks 3
 3|nosuch.txt|--config @/c.json --set data.train=["@/nosuch.txt"]

@@ -102,8 +102,6 @@ static const struct {
 	{4, "compress.data_parallel.stages=4 parallel.pipeline=4", 0, ""},
 	{4, "compress.data_parallel.stages=5 parallel.pipeline=4", 2,
 	 "stages 5 is more than parallel.pipeline 4"},
-	{1, "compress.pipeline_backward.codec=auto", 2, "auto is for compress.data_parallel only"},
-	{1, "compress.pipeline_forward.codec=auto", 2, "auto is for compress.data_parallel only"},
 	{1, "compress.data_parallel.codec=auto", 0, ""},
 	{1, "compress.data_parallel.codec=auto compress.data_parallel.feedback=false", 2,
 	 "auto needs compress.data_parallel.feedback"},
