@@ -64,6 +64,7 @@ void occ_cpu_sum_squares(struct occ_device *d, int64_t n, const float *d_x, doub
 /* y =, += or -= v, by the calling thread. */
 void occ_cpu_put(enum occ_how how, int64_t n, const float *v, float *y);
 
+void occ_cpu_scale(struct occ_device *d, int64_t n, float a, float *d_x);
 void occ_cpu_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			enum occ_how how, float *d_y);
 void occ_cpu_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a);

@@ -28,6 +28,14 @@ void occ_cpu_put(enum occ_how how, int64_t n, const float *v, float *y)
 		put(OCC_SUB, n, v, y);
 }
 
+void occ_cpu_scale(struct occ_device *d, int64_t n, float a, float *d_x)
+{
+	int nt = cpu_team(d, n);
+#pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
+	for (int64_t i = 0; i < n; i++)
+		d_x[i] *= a;
+}
+
 void occ_cpu_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			enum occ_how how, float *d_y)
 {

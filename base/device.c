@@ -66,6 +66,7 @@ static const struct slot {
 	SLOT(adamw),
 	SLOT(sum_squares),
 	SLOT(draw),
+	SLOT(scale),
 	SLOT(accumulate),
 	SLOT(orthonormalise),
 	SLOT(select),

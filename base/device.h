@@ -154,6 +154,8 @@ struct occ_device_ops {
 	 * `width` bytes each, 2 or 4. Magnitudes are compared as bits, so that NaN is the largest.
 	 * x = standard normal numbers 0 .. n-1 of (key, id), occ_rng_normal's. */
 	void (*draw)(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x);
+	/* x *= a */
+	void (*scale)(struct occ_device *d, int64_t n, float a, float *d_x);
 	/* y =, += or -= x, where y is fp32 and x of `type`. */
 	void (*accumulate)(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			   enum occ_how how, float *d_y);

@@ -196,6 +196,7 @@ const struct occ_device_ops occ_device_cpu = {
 	.adamw = occ_cpu_adamw,
 	.sum_squares = occ_cpu_sum_squares,
 	.draw = occ_ref_draw,
+	.scale = occ_cpu_scale,
 	.accumulate = occ_cpu_accumulate,
 	.orthonormalise = occ_cpu_orthonormalise,
 	.select = occ_cpu_select,

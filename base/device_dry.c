@@ -90,6 +90,7 @@ NOTHING(xent_finish, struct occ_device *d, const struct occ_xent *x, const float
 NOTHING(adamw, struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *g, float *m,
 	float *v, float *master, void *w)
 NOTHING(draw, struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *x)
+NOTHING(scale, struct occ_device *d, int64_t n, float a, float *x)
 NOTHING(accumulate, struct occ_device *d, int64_t n, enum occ_type type, const void *x,
 	enum occ_how how, float *y)
 NOTHING(orthonormalise, struct occ_device *d, int64_t n, int64_t r, float *a)
@@ -162,6 +163,7 @@ const struct occ_device_ops occ_device_dry = {
 	.adamw = dry_adamw,
 	.sum_squares = dry_sum_squares,
 	.draw = dry_draw,
+	.scale = dry_scale,
 	.accumulate = dry_accumulate,
 	.orthonormalise = dry_orthonormalise,
 	.select = dry_select,

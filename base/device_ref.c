@@ -222,6 +222,7 @@ const struct occ_device_ops occ_device_ref = {
 	.adamw = ref_adamw,
 	.sum_squares = ref_sum_squares,
 	.draw = occ_ref_draw,
+	.scale = occ_ref_scale,
 	.accumulate = occ_ref_accumulate,
 	.orthonormalise = occ_ref_orthonormalise,
 	.select = occ_ref_select,

@@ -334,6 +334,11 @@ static void strict_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t 
 	REF draw(d, n, key, id, F32(d_x, n));
 }
 
+static void strict_scale(struct occ_device *d, int64_t n, float a, float *d_x)
+{
+	REF scale(d, n, a, F32(d_x, n));
+}
+
 static void strict_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			      enum occ_how how, float *d_y)
 {
@@ -450,6 +455,7 @@ const struct occ_device_ops occ_device_strict = {
 	.adamw = strict_adamw,
 	.sum_squares = strict_sum_squares,
 	.draw = strict_draw,
+	.scale = strict_scale,
 	.accumulate = strict_accumulate,
 	.orthonormalise = strict_orthonormalise,
 	.select = strict_select,

@@ -49,6 +49,7 @@ void occ_ref_xent_finish(struct occ_device *d, const struct occ_xent *x, const f
 			 const int32_t *d_targets, const float *d_max, const float *d_sum,
 			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 void occ_ref_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x);
+void occ_ref_scale(struct occ_device *d, int64_t n, float a, float *d_x);
 void occ_ref_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			enum occ_how how, float *d_y);
 void occ_ref_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a);

@@ -27,6 +27,13 @@ void occ_ref_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, fl
 		d_x[i] = occ_rng_normal(key, id, (uint64_t)i);
 }
 
+void occ_ref_scale(struct occ_device *d, int64_t n, float a, float *d_x)
+{
+	(void)d;
+	for (int64_t i = 0; i < n; i++)
+		d_x[i] *= a;
+}
+
 void occ_ref_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			enum occ_how how, float *d_y)
 {

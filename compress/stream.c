@@ -24,6 +24,7 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 	if (!conf->decodes)
 		occ_codec_start(&s->codec, conf->key, conf->id);
 	s->feedback = conf->feedback && !conf->decodes;
+	s->forget = conf->forget;
 	s->undo = conf->undo && !conf->decodes;
 	if (s->feedback) {
 		s->d_e = floats(dev, n * m);
@@ -95,6 +96,8 @@ static const float *input(struct occ_stream *s, const void *d_x)
 		  s->codec.ops->name);
 	if (!s->frozen)
 		touch(s);
+	if (fed && s->forget > 0)
+		d->ops->scale(d, elements(s), 1 - s->forget, s->d_e);
 	if (fed || s->codec.type != OCC_F32) {
 		float *d_to = fed ? s->d_e : s->d_x;
 		d->ops->accumulate(d, elements(s), s->codec.type, d_x, fed ? OCC_ADD : OCC_SET,

@@ -16,6 +16,8 @@
 struct occ_stream_conf {
 	struct occ_knobs knobs;
 	int feedback; /* keeps a residual */
+	float forget; /* part of the residual that is dropped before a message; 0: nothing is lost
+		       */
 	int decodes;  /* only decodes: no state, no residual */
 	int undo;     /* occ_stream_end(s, 0) will be wanted: a second copy of E and state */
 	uint64_t key; /* randomness */
@@ -25,6 +27,7 @@ struct occ_stream_conf {
 struct occ_stream {
 	struct occ_codec codec;
 	int feedback, undo, frozen, measure;
+	float forget;
 	float *d_e;             /* (n, m) residual; owned; NULL without feedback */
 	float *d_x;             /* (n, m) fp32 work, owned; NULL where none is needed */
 	void *d_half;           /* (n, m) of a type narrower than fp32: what the receiver gets */

@@ -53,6 +53,7 @@ static void open_stream(struct occ_link *l)
 	struct occ_stream_conf conf = {
 		.knobs = s->knobs,
 		.feedback = s->feedback,
+		.forget = s->forget,
 		.undo = p->undo,
 		.decodes = !l->conf.sends,
 		.key = p->key,

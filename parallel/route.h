@@ -16,6 +16,7 @@ struct occ_site {
 	struct occ_knobs knobs; /* codec NULL: never compressed */
 	enum occ_mark mark;     /* links: which transfers are critical */
 	int feedback;
+	float forget;       /* links: part of the residual that each message drops */
 	int64_t start_iter; /* steps before it run dense */
 	double min_ratio;   /* data parallel: what a matrix must save; 0: always compressed */
 	int stages;         /* data parallel: the earliest so many stages */

@@ -51,7 +51,7 @@ struct occ_config_site {
 	char *codec, *mark, *feedback, *type;
 	int feedback_on; /* data_parallel.feedback is a bool */
 	int64_t rank, iterations, bits, group, period, start_iter;
-	double fraction, epsilon, min_ratio, stages;
+	double fraction, epsilon, min_ratio, stages, forget;
 };
 struct occ_config_compress {
 	char *scope;

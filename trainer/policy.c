@@ -35,6 +35,7 @@ static struct occ_site link_of(const struct occ_config_site *s)
 		.knobs = knobs_of(s, OCC_USE_TOKENS),
 		.mark = mark_of(s->mark),
 		.feedback = !strcmp(s->feedback, "lazy"),
+		.forget = (float)s->forget,
 		.start_iter = s->start_iter,
 	};
 }

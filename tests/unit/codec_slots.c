@@ -138,7 +138,9 @@ static void run_accumulate(struct run *r)
 	enum occ_type type = any(r, 0, 1) ? OCC_BF16 : OCC_F32;
 	void *x = floats(r, n, any(r, 0, 1) ? NORMAL : TIES, 1); /* as bf16 any bits will do */
 	enum occ_how h = how(r);
-	OPS->accumulate(r->d, n, type, x, h, inout(r, n));
+	float *y = inout(r, n);
+	OPS->accumulate(r->d, n, type, x, h, y);
+	OPS->scale(r->d, n, any(r, 0, 3) ? 0.3f : 0, y);
 }
 
 static void run_orthonormalise(struct run *r)
@@ -251,12 +253,11 @@ static void run_quantise(struct run *r)
 static void run_half(struct run *r)
 {
 	int64_t n = size(r);
-	float *x = in(r, n), *y;
+	float *x = in(r, n);
 	void *wire = out(r, 4 + 2 * n);
 	enum occ_how h = how(r);
 	OPS->half_pack(r->d, n, x, wire);
-	y = inout(r, n);
-	OPS->half_unpack(r->d, n, wire, h, y);
+	OPS->half_unpack(r->d, n, wire, h, inout(r, n));
 }
 
 static void run_bound(struct run *r)
@@ -264,13 +265,12 @@ static void run_bound(struct run *r)
 	static const double eps[] = {1e-30, 1e-8, 1e-5, 1e-3, 0.1, 1, 10, 1e30};
 	int64_t n = size(r), blocks = (n + OCC_BOUND_BLOCK - 1) / OCC_BOUND_BLOCK, bytes = -1;
 	double e = eps[any(r, 0, 7)];
-	float *x = in(r, n), *y;
+	float *x = in(r, n);
 	void *wire = out(r, (blocks + 3) / 4 * 4 + blocks * OCC_BOUND_BLOCK * 4);
 	enum occ_how h = how(r);
 	OPS->bound_pack(r->d, n, e, x, wire, &bytes);
 	count_out(r, bytes);
-	y = inout(r, n);
-	OPS->bound_unpack(r->d, n, e, wire, h, y);
+	OPS->bound_unpack(r->d, n, e, wire, h, inout(r, n));
 }
 
 /* tolerance: 0 is equal bytes. */
@@ -279,7 +279,7 @@ static const struct slot {
 	void (*run)(struct run *r);
 	double tolerance;
 } slots[] = {
-	{"accumulate", run_accumulate, 0},
+	{"accumulate and scale", run_accumulate, 0},
 	{"orthonormalise", run_orthonormalise, 2e-5},
 	{"select", run_select, 0},
 	{"select, misled", run_select_misled, 0},

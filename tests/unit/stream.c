@@ -473,6 +473,44 @@ static void check_measure(struct occ_device *d, const struct kit_row *r)
 	close_end(&e);
 }
 
+/* What is dropped is a part of the residual before each message, and nothing else is lost. */
+static void check_forgets(struct occ_device *d)
+{
+	static const float parts[] = {0, 0.25f, 1};
+	for (int p = 0; p < 3; p++) {
+		struct occ_stream_conf conf = {.feedback = 1, .forget = parts[p], .key = 1};
+		struct occ_stream s;
+		double held[NM] = {0};
+		conf.knobs = (struct occ_knobs){.codec = &occ_codec_topk, .fraction = 0.1};
+		occ_stream_init(&s, d, &conf, N, M, OCC_F32);
+		float *d_y = d->ops->alloc(d, nm_bytes);
+		void *d_wire = d->ops->alloc(d, s.codec.ops->bound(&s.codec));
+		for (uint32_t k = 0; k < 30; k++) {
+			double wrong = 0;
+			float *d_x = d->ops->alloc(d, nm_bytes);
+			d->ops->draw(d, NM, 5, k, d_x);
+			size_t bytes = occ_stream_encode(&s, d_x, d_wire);
+			occ_stream_decode(&s, d_wire, bytes, d_y);
+			float *x = kit_get(d, d_x, nm_bytes), *y = kit_get(d, d_y, nm_bytes);
+			float *e = kit_get(d, s.d_e, nm_bytes);
+			for (int i = 0; i < NM; i++) {
+				held[i] = (double)(1 - parts[p]) * held[i] + (double)x[i];
+				held[i] -= (double)y[i];
+				wrong = fmax(wrong, fabs(held[i] - (double)e[i]));
+			}
+			CHECK(wrong < 1e-5, "%s, forget %g, message %d: off by %g", d->ops->name,
+			      (double)parts[p], (int)k, wrong);
+			occ_free(x);
+			occ_free(y);
+			occ_free(e);
+			d->ops->free(d, d_x);
+		}
+		d->ops->free(d, d_wire);
+		d->ops->free(d, d_y);
+		occ_stream_release(&s);
+	}
+}
+
 static void check_device(const char *name)
 {
 	for (int i = 0; i < KIT_ROWS; i++) {
@@ -490,6 +528,8 @@ static void check_device(const char *name)
 		check_follow(d, r);
 		check_sum(d, r);
 		check_measure(d, r);
+		if (r->type == OCC_F32 && i == 0)
+			check_forgets(d);
 		occ_device_close(d);
 	}
 }
