@@ -39,7 +39,9 @@ struct occ_codec {
 
 struct occ_codec_ops {
 	const char *name;
-	int varies; /* 1: wires are of any length up to the bound; else always the bound */
+	int varies;      /* 1: wires are of any length up to the bound; else always the bound */
+	double expected; /* where they vary: part of the bound to reckon with; 0: not known before
+			  */
 	/* Pure functions of n, m, type and knobs. */
 	size_t (*bound)(const struct occ_codec *c);    /* bytes of the longest wire */
 	int64_t (*state)(const struct occ_codec *c);   /* NULL: none */

@@ -68,6 +68,7 @@ static void decode(struct occ_codec *c, const void *d_wire, size_t bytes, enum o
 const struct occ_codec_ops occ_codec_dct = {
 	.name = "dct",
 	.varies = 1,
+	.expected = 0.5, /* the target, but for the drift of the threshold */
 	.bound = bound,
 	.state = state,
 	.scratch = scratch,

@@ -19,11 +19,10 @@ double occ_route_ratio(const struct occ_site *s, const struct occ_transfer *t)
 	double n = (double)t->n, m = (double)t->m;
 	if (c->rounds) /* a ring either way; of one power iteration */
 		return n * m / ((double)occ_codec_rank(&s->knobs, t->n, t->m) * (n + m));
-	if (c->varies && c->bound != occ_codec_dct.bound)
+	if (c->varies && c->expected == 0)
 		return 0;
 	double wire = (double)occ_codec_bound(&s->knobs, t->n, t->m, t->type);
-	if (c->varies) /* dct: half its bound, but for the drift of the threshold */
-		wire /= 2;
+	wire *= c->varies ? c->expected : 1;
 	return 2 * n * m * (double)occ_type_size(t->type) / (t->peers * wire);
 }
 

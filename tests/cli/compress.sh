@@ -71,6 +71,15 @@ check "more stages" moved 1 4 2 '0 residuals kept as they were, [1-9][0-9]* move
 check "tensor ranks" moved 2 1 2 '0 residuals kept as they were, [1-9][0-9]* moved to this layout, 0 new'
 check "one replica" moved 1 2 1 '0 residuals kept as they were, 1 moved to this layout, 0 new'
 
+# Codec auto: most of the norm gets across, so the rank is halved after the tenth step and bytes fall, once.
+adapts() {
+	rm -rf "$tmp/auto" "$tmp/log"
+	run thread auto --set "$sums.codec=auto" --set "$sums.rank=8" --set log.dir="$tmp/log" || return
+	sed -n '/"event":"train"/s/.*"dp":{[^}]*"wire_bytes":\([0-9]*\).*/\1/p' "$tmp/log/metrics.jsonl" |
+		awk '{ b[NR] = $1 } END { exit !(NR == 20 && b[1] == b[10] && b[11] < b[10] && b[11] == b[20]) }'
+}
+check "codec auto does not halve its rank after ten steps" adapts
+
 # Damage is found, an unreadable state is not passed over in silence.
 damage() {
 	rm -rf "$tmp/moved"
