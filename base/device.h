@@ -19,6 +19,7 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "base/trace.h"
 #include "base/type.h"
 
 /* c (m,n) = op(a) (m,k) * op(b) (k,n) + beta * c [+ bias (n) on every row]; op transposes where
@@ -204,9 +205,10 @@ enum { OCC_BOUND_BLOCK = 64, OCC_BOUND_RAW = 255 };
 
 struct occ_device {
 	const struct occ_device_ops *ops;
-	enum occ_type type; /* the compute type T */
-	int threads;        /* OpenMP threads of this rank, >= 1 */
-	void *impl;         /* owned by the backend */
+	enum occ_type type;      /* the compute type T */
+	int threads;             /* OpenMP threads of this rank, >= 1 */
+	struct occ_trace *trace; /* borrowed; where this rank notes what it does; NULL: nowhere */
+	void *impl;              /* owned by the backend */
 };
 
 /* Opens backend `name` ("auto": cuda where built and usable, else cpu) for the calling thread: one

@@ -24,6 +24,7 @@ enum occ_tag {
 	OCC_TAG_GRAD_VARYING,
 	OCC_TAG_COLL,
 	OCC_TAG_AGREE,
+	OCC_TAG_TRACE,
 	OCC_TAG_TEST,
 	OCC_TAG_BLAME /* who waits for whom, once time is up */
 };

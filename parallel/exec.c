@@ -83,8 +83,15 @@ void occ_exec_release(struct occ_exec *x)
 	memset(x, 0, sizeof(*x));
 }
 
-static void run(struct occ_exec *x, const struct occ_schedule *s, const struct occ_instr *in,
-		int64_t step)
+static const enum occ_act act_of[OCC_NOPS] = {
+	[OCC_RECV_ACT] = OCC_ACT_RECEIVE,    [OCC_FORWARD] = OCC_ACT_FORWARD,
+	[OCC_SEND_ACT] = OCC_ACT_SEND,       [OCC_RECV_GRAD] = OCC_ACT_RECEIVE,
+	[OCC_BACKWARD] = OCC_ACT_BACKWARD,   [OCC_SEND_GRAD] = OCC_ACT_SEND,
+	[OCC_REDUCE_GRADS] = OCC_ACT_REDUCE, [OCC_REDUCE_EMBED] = OCC_ACT_EMBEDDING,
+};
+
+static void do_instr(struct occ_exec *x, const struct occ_schedule *s, const struct occ_instr *in,
+		     int64_t step)
 {
 	const struct occ_stage *g = x->conf.stage;
 	int slot = in->mb < 0 ? 0 : in->mb % s->slots;
@@ -117,6 +124,35 @@ static void run(struct occ_exec *x, const struct occ_schedule *s, const struct o
 	case OCC_NOPS:
 		occ_check(0, "instruction %d", in->op);
 	}
+}
+
+/* All that this rank has sent so far goes to the span; `sign` -1 takes it off again. */
+static void tell_sent(const struct occ_topo *t, struct occ_span *span, int sign)
+{
+	for (int k = 0; k < OCC_NKINDS; k++) {
+		span->raw_bytes += sign * t->traffic[k].raw_bytes;
+		span->wire_bytes += sign * t->traffic[k].wire_bytes;
+		span->inter_node_bytes += sign * t->traffic[k].inter_node_wire_bytes;
+		span->messages += sign * t->traffic[k].messages;
+	}
+}
+
+static void run(struct occ_exec *x, const struct occ_schedule *s, const struct occ_instr *in,
+		int64_t step)
+{
+	struct occ_trace *trace = x->dev->trace;
+	occ_trace_begin(trace, act_of[in->op]);
+	struct occ_span *span = occ_trace_span(trace);
+	if (span) {
+		span->mb = in->mb;
+		span->peer = in->peer;
+		span->critical = in->flags & OCC_CRITICAL ? 1 : 0;
+		tell_sent(x->topo, span, -1);
+	}
+	do_instr(x, s, in, step);
+	if (trace)
+		tell_sent(x->topo, occ_trace_span(trace), 1);
+	occ_trace_end(trace);
 }
 
 void occ_exec_step(struct occ_exec *x, const struct occ_schedule *s, int64_t step)

@@ -94,8 +94,11 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 /* The time spent here is what the schedule could not hide. */
 static void wait_for(struct occ_link *l, struct occ_req *r)
 {
+	struct occ_trace *trace = r->active ? device(l)->trace : NULL;
 	double begin = occ_clock_ms();
+	occ_trace_begin(trace, OCC_ACT_WAIT);
 	occ_comm_wait(l->comm, r);
+	occ_trace_end(trace);
 	l->traffic->exposed_ms += occ_clock_ms() - begin;
 }
 
@@ -214,7 +217,7 @@ static void push_support(struct occ_link *l)
 	device(l)->ops->copy(device(l), support_at(q, q->pushed++), l->d_wire, q->bytes);
 }
 
-static size_t pack(struct occ_link *l, const void *d_slice)
+static size_t encode(struct occ_link *l, const void *d_slice)
 {
 	if (l->followed)
 		return occ_stream_follow(&l->stream, support_at(l->followed, l->followed->popped++),
@@ -224,7 +227,7 @@ static size_t pack(struct occ_link *l, const void *d_slice)
 	return bytes;
 }
 
-static void unpack(struct occ_link *l, size_t bytes, void *d_slice)
+static void decode(struct occ_link *l, size_t bytes, void *d_slice)
 {
 	if (l->followed) {
 		occ_stream_decode_follow(&l->stream, support_at(l->followed, l->followed->popped++),
@@ -235,12 +238,31 @@ static void unpack(struct occ_link *l, size_t bytes, void *d_slice)
 	push_support(l);
 }
 
-/* What the stream spent goes to the counters of this kind. */
-static void count_time(struct occ_link *l)
+/* What the stream spends goes to the counters of this kind, and to the trace. */
+static size_t pack(struct occ_link *l, const void *d_slice)
 {
+	occ_trace_begin(device(l)->trace, OCC_ACT_ENCODE);
+	size_t bytes = encode(l, d_slice);
+	occ_trace_end(device(l)->trace);
 	l->traffic->encode_ms += l->stream.encode_ms;
+	l->stream.encode_ms = 0;
+	return bytes;
+}
+
+static void unpack(struct occ_link *l, size_t bytes, void *d_slice)
+{
+	occ_trace_begin(device(l)->trace, OCC_ACT_DECODE);
+	decode(l, bytes, d_slice);
+	occ_trace_end(device(l)->trace);
 	l->traffic->decode_ms += l->stream.decode_ms;
-	l->stream.encode_ms = l->stream.decode_ms = 0;
+	l->stream.decode_ms = 0;
+}
+
+static void tell_codec(const struct occ_link *l, const struct occ_route *r)
+{
+	struct occ_span *s = occ_trace_span(device(l)->trace);
+	if (s && r->codec)
+		s->codec = r->codec->name;
 }
 
 void occ_link_send(struct occ_link *l, const void *d_x)
@@ -252,12 +274,11 @@ void occ_link_send(struct occ_link *l, const void *d_x)
 	size_t bytes = l->bytes;
 	if (bytes == 0)
 		return;
+	tell_codec(l, &r);
 	wait_for(l, &l->head[w]);
 	wait_for(l, &l->req[w]);
-	if (r.codec) {
+	if (r.codec)
 		bytes = pack(l, d_slice);
-		count_time(l);
-	}
 	d->ops->get(d, l->wire[w], r.codec ? l->d_wire : d_slice, bytes);
 	l->length[w] = (int64_t)bytes;
 	if (varies(&r))
@@ -290,14 +311,13 @@ void occ_link_recv(struct occ_link *l, void *d_x)
 	int w = (int)(l->taken % 2);
 	struct occ_route r = next_route(l, recv_op(l), &l->taken_at);
 	char *d_slice = (char *)d_x + slice_offset(l);
+	tell_codec(l, &r);
 	if (l->bytes) {
 		size_t bytes = arrive(l, w, &r);
 		d->ops->put(d, r.codec ? l->d_wire : d_slice, l->wire[w], bytes);
 		d->ops->sync(d); /* the wire may be posted again */
-		if (r.codec) {
+		if (r.codec)
 			unpack(l, bytes, d_slice);
-			count_time(l);
-		}
 	}
 	l->taken++;
 	expect(l);

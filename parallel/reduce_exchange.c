@@ -28,8 +28,10 @@ static void take_all(struct occ_reduce *r, int round)
 static void exchange_sums(struct occ_reduce *r, float *d_grad, struct occ_traffic *t)
 {
 	double begin = occ_clock_ms();
+	struct occ_trace *trace = r->dev->trace;
 	const struct occ_codec *first = &r->item[0].stream.codec;
 	int rounds = first->ops->rounds(first);
+	occ_trace_begin(trace, OCC_ACT_ENCODE);
 	for (int i = 0; i < r->nitems; i++)
 		r->item[i].d_x =
 			occ_stream_sum_begin(&r->item[i].stream, gradient(&r->item[i], d_grad));
@@ -39,13 +41,16 @@ static void exchange_sums(struct occ_reduce *r, float *d_grad, struct occ_traffi
 			occ_stream_sum_own(&r->item[i].stream);
 		r->dev->ops->sync(r->dev);
 		t->encode_ms += occ_clock_ms() - begin;
+		occ_trace_end(trace);
 		occ_group_sum(&r->leaders, r->d_part, parts(r, k), OCC_F32);
 		begin = occ_clock_ms();
+		occ_trace_begin(trace, k == rounds - 1 ? OCC_ACT_DECODE : OCC_ACT_ENCODE);
 		take_all(r, k);
 	}
 	for (int i = 0; i < r->nitems; i++)
 		occ_stream_sum_finish(&r->item[i].stream, gradient(&r->item[i], d_grad));
 	r->dev->ops->sync(r->dev);
+	occ_trace_end(trace);
 	t->decode_ms += occ_clock_ms() - begin;
 }
 
@@ -65,12 +70,14 @@ static int batch_end(const struct occ_reduce *r, int from)
 static void encode_batch(struct occ_reduce *r, int from, int to, float *d_grad, size_t *length)
 {
 	size_t at = 0;
+	occ_trace_begin(r->dev->trace, OCC_ACT_ENCODE);
 	for (int i = from; i < to; i++) {
 		struct occ_stream *s = &r->item[i].stream;
 		length[i - from] =
 			occ_stream_encode(s, gradient(&r->item[i], d_grad), (char *)r->d_wire + at);
 		at += padded(length[i - from]);
 	}
+	occ_trace_end(r->dev->trace);
 }
 
 /* All contributors' wires of item i are added up in rank order; r->at[k], where the next wire of
@@ -116,8 +123,10 @@ static void exchange_batch(struct occ_reduce *r, int from, int to, float *d_grad
 	encode_batch(r, from, to, d_grad, r->length + r->leaders.comm->rank * n);
 	gather_wires(r, n);
 	double begin = occ_clock_ms();
+	occ_trace_begin(r->dev->trace, OCC_ACT_DECODE);
 	for (int i = from; i < to; i++)
 		decode_item(r, i, r->length + (i - from), n, gradient(&r->item[i], d_grad));
+	occ_trace_end(r->dev->trace);
 	t->decode_ms += occ_clock_ms() - begin;
 }
 

@@ -104,6 +104,8 @@ static int check_files(struct occ_config *c, struct occ_err *e)
 				LL(c->checkpoint.every));
 	if (c->log.tensorboard && !c->log.dir[0])
 		return occ_fail(e, OCC_E_CONFIG, "log.tensorboard needs log.dir");
+	if (c->log.trace_iters.n > 0 && !c->log.dir[0])
+		return occ_fail(e, OCC_E_CONFIG, "log.trace_iters needs log.dir");
 	return 0;
 }
 
@@ -114,7 +116,6 @@ static int check_built(struct occ_config *c, struct occ_err *e)
 		const char *key;
 		int used;
 	} rows[] = {
-		{"log.trace_iters", c->log.trace_iters.n > 0},
 		{"parallel.transport nccl", !strcmp(c->parallel.transport, "nccl")},
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

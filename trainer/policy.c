@@ -138,9 +138,11 @@ static void mark(const struct occ_config *c, const struct occ_site *site, enum o
 		occ_schedule_mark(s, send, site->mark);
 }
 
+/* Activations that no codec is set for are not marked: the default, all, would say nothing. */
 void occ_policy_mark(const struct occ_config *c, const struct occ_policy *p, struct occ_schedule *s)
 {
-	mark(c, &p->site[OCC_PP_FORWARD], OCC_SEND_ACT, s);
+	if (p->site[OCC_PP_FORWARD].knobs.codec)
+		mark(c, &p->site[OCC_PP_FORWARD], OCC_SEND_ACT, s);
 	if (occ_route_follows(p))
 		occ_schedule_follow(s);
 	else

@@ -13,10 +13,12 @@
 #include "trainer/metrics.h"
 #include "trainer/run.h"
 #include "trainer/stop.h"
+#include "trainer/trace.h"
 
 struct loop {
 	struct occ_run run;
 	struct occ_metrics metrics;
+	struct occ_tracer tracer;
 	double step_ms, save_ms; /* of the last step and save: what must fit before a time limit */
 	int stopped;
 };
@@ -54,7 +56,9 @@ static struct verdict agree_step(struct loop *l, const struct occ_weight **worst
 	struct occ_run *r = &l->run;
 	int last = r->topo.place.pp == r->topo.layout.pipeline - 1 && r->topo.place.tp == 0;
 	double tokens = (double)(r->conf.batch.global * r->conf.model.seq_len);
+	occ_trace_begin(r->dev->trace, OCC_ACT_OPTIMIZER);
 	double part = occ_optim_norm2(&r->optim, worst);
+	occ_trace_end(r->dev->trace);
 	double v[3] = {
 		last ? r->gpt.loss_sum : 0,
 		r->topo.place.dp == 0 ? part : 0,
@@ -62,7 +66,9 @@ static struct verdict agree_step(struct loop *l, const struct occ_weight **worst
 	};
 	if (occ_fault("loss.nan", r->world->rank))
 		v[0] = NAN;
+	occ_trace_begin(r->dev->trace, OCC_ACT_WAIT);
 	occ_comm_sum_double(r->world, v, 3);
+	occ_trace_end(r->dev->trace);
 	return (struct verdict){v[0] / tokens, sqrt(v[1]), v[2] > 0};
 }
 
@@ -97,19 +103,26 @@ static int step(struct loop *l, struct verdict *v)
 	const struct occ_weight *worst = NULL;
 	double from = occ_clock_ms(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
 	int code = 0;
+	occ_tracer_begin(&l->tracer);
 	run_schedule(l);
 	*v = agree_step(l, &worst);
 	int counts = isfinite(v->loss) && isfinite(v->norm);
 	occ_exec_end(&r->exec, counts || !r->policy.undo);
 	if (counts) {
 		double clip = o->clip_grad > 0 ? fmin(1.0, o->clip_grad / (v->norm + 1e-6)) : 1.0;
+		occ_trace_begin(r->dev->trace, OCC_ACT_OPTIMIZER);
 		occ_optim_update(&r->optim, o, lr, clip);
+		r->dev->ops->sync(r->dev);
+		occ_trace_end(r->dev->trace);
 		r->skipped_in_row = 0;
 	} else {
 		code = skip_step(l, v, worst);
 	}
 	r->step++;
 	l->step_ms = occ_clock_ms() - from;
+	from = occ_clock_ms();
+	occ_tracer_end(&l->tracer);
+	occ_metrics_pause(&l->metrics, occ_clock_ms() - from);
 	if (code || r->step % r->conf.log.every == 0 || r->step == r->conf.train.iters || v->stop)
 		occ_metrics_step(&l->metrics, &(struct occ_step_report){v->loss, v->norm, lr});
 	return code;
@@ -270,12 +283,14 @@ int occ_train_main(struct occ_comm *world, void *args)
 	if (!code)
 		code = occ_metrics_open(&l.metrics, &l.run);
 	if (!code) {
+		occ_tracer_open(&l.tracer, &l.run);
 		code = loop(&l);
 		const char *why = code ? "failed" : l.stopped ? "stopped" : "finished";
 		occ_metrics_close(&l.metrics, why);
 		if (!code && l.stopped)
 			code = OCC_E_STOPPED;
 	}
+	occ_tracer_close(&l.tracer);
 	occ_run_close(&l.run);
 	return code;
 }

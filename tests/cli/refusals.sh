@@ -44,7 +44,7 @@ done <<'ROWS'
 2|pipeline|--config @/c.json --set parallel.pipeline=4 --ranks 4
 2|CUDA|--config @/c.json --set train.device=cuda
 2|data.train|--config @/c.json --set data.train=[]
-2|not built|--config @/c.json --set log.trace_iters=[1]
+2|needs log.dir|--config @/c.json --set log.trace_iters=[1]
 2|dct|--config @/c.json --set compress.pipeline_forward.codec=dct --set compress.pipeline_backward.codec=quant
 2|codec|--config @/c.json --set compress.pipeline_backward.codec=zip
 2|codec|--config @/c.json --set compress.pipeline_forward.codec=auto

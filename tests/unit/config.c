@@ -132,7 +132,6 @@ static const struct {
 
 /* Parts of the contract that may come later: refused until then, never ignored. */
 static const char *const unbuilt[] = {
-	"log.trace_iters=[1]",
 	"parallel.transport=nccl",
 };
 
