@@ -52,25 +52,4 @@ void occ_schedule_follow(struct occ_schedule *s);
 void occ_schedule_print(const struct occ_schedule *s, FILE *out);
 void occ_schedule_release(struct occ_schedule *s);
 
-/* The simulator: plays the P lists of a step. Times are in any one unit. */
-struct occ_cost {
-	double forward, backward, send_act, send_grad, send_critical;
-};
-enum occ_send_mode {
-	OCC_SEND_POSTED,    /* one wire per link and direction: a send waits for the previous */
-	OCC_SEND_RENDEZVOUS /* blocking until received: shows why no blocking send exists */
-};
-struct occ_sim {
-	double total;              /* until the last stage's last instruction; < 0: deadlock */
-	double bubble;             /* 1 - busy / (P * total) */
-	int stuck_stage, stuck_at; /* first stage that cannot go on and its instruction, or -1 */
-	int max_slots[64];         /* [stage] largest number of forward passes in flight; P <= 64 */
-};
-void occ_simulate(const struct occ_schedule *all, int P, const struct occ_cost *cost,
-		  enum occ_send_mode mode, struct occ_sim *out);
-/* Marks list `s`, one of the P of a step: a transfer is critical if its receiver waits for it when
- * all travel dense. Pure, so that all ranks agree. */
-void occ_schedule_mark_slack(struct occ_schedule *s, enum occ_op send, int P, int M,
-			     const struct occ_cost *cost);
-
 #endif

@@ -3,6 +3,7 @@
 #define OCC_TRAINER_POLICY_H
 
 #include "parallel/route.h"
+#include "parallel/simulate.h"
 #include "trainer/config.h"
 
 void occ_policy_of(const struct occ_config *c, struct occ_policy *p);

@@ -1,6 +1,7 @@
 /* Routes: the rules as a table, the marks that feed them, and what they leave compressed on the
  * links of whole schedules. */
 #include "parallel/route.h"
+#include "parallel/simulate.h"
 
 #include <string.h>
 

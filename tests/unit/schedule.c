@@ -1,5 +1,5 @@
 /* Schedules for all P <= 8 and M <= 32: pairs, marks, slots, deadlocks and times. */
-#include "parallel/schedule.h"
+#include "parallel/simulate.h"
 
 #include <stdlib.h>
 #include <string.h>
