@@ -62,6 +62,7 @@ struct occ_device;
 struct occ_device_ops {
 	const char *name;
 	int host_visible; /* 1: device pointers may be read and written by the host */
+	int dry;          /* 1: there is no memory behind pointers, nor on the host for wires */
 	int (*open)(struct occ_device *d, struct occ_err *e); /* fills d->impl */
 	void (*close)(struct occ_device *d);
 
@@ -220,7 +221,16 @@ const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty
 
 extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict,
 	occ_device_dry;
-/* Bytes that a dry device was asked for so far. */
-size_t occ_device_dry_bytes(const struct occ_device *d);
+
+/* The dry device. What it can do in a second; 0: no limit. */
+struct occ_rates {
+	double products[2]; /* [enum occ_type] floating-point operations of matrix products */
+	double others;      /* of everything else */
+	double bytes;       /* to and from memory */
+	double call_s;      /* seconds of any call (a kernel's launch) */
+};
+size_t occ_device_dry_bytes(const struct occ_device *d); /* asked for so far */
+void occ_device_dry_rates(struct occ_device *d, const struct occ_rates *r);
+double occ_device_dry_ms(void *device); /* its clock, as a trace takes one */
 
 #endif

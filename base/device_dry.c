@@ -1,6 +1,10 @@
-/* The dry device: nothing is computed and no memory is touched; what would be allocated is counted.
- * With the dry transport (parallel/comm_dry.c) a step runs in full and leaves only its counters
- * behind, which is how `plan` knows what a run does. */
+/* The dry device: nothing is computed and no memory is touched; what would be allocated is counted,
+ * and what it would take is added to a clock. With the dry transport (parallel/comm_dry.c) a step
+ * runs in full and leaves only its counters and its trace behind, which is how `plan` knows what a
+ * run does.
+ *
+ * The time of a call is the longest of its matrix products, its other arithmetic and its memory
+ * traffic at the given rates, and what a call costs in itself. */
 #include "base/device.h"
 
 #include "base/mem.h"
@@ -8,6 +12,8 @@
 struct dry {
 	size_t bytes;  /* held now */
 	char *address; /* of the next block: addresses are told apart, never used */
+	struct occ_rates rates;
+	double seconds;
 };
 
 enum { FIRST = 1 << 20, GAP = 64 };
@@ -45,80 +51,179 @@ size_t occ_device_dry_bytes(const struct occ_device *d)
 	return ((const struct dry *)d->impl)->bytes;
 }
 
-/* Every other slot does nothing, whatever its arguments are. */
-#define NOTHING(name, ...)                                                                         \
-	static void dry_##name(__VA_ARGS__)                                                        \
+void occ_device_dry_rates(struct occ_device *d, const struct occ_rates *r)
+{
+	((struct dry *)d->impl)->rates = *r;
+}
+
+double occ_device_dry_ms(void *device)
+{
+	return 1e3 * ((const struct dry *)((struct occ_device *)device)->impl)->seconds;
+}
+
+static double longer(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* amount / rate; a rate of 0 stands for no limit. */
+static double at_rate(double amount, double rate)
+{
+	return rate > 0 ? amount / rate : 0;
+}
+
+static void spend(struct occ_device *d, enum occ_type type, double products, double others,
+		  double bytes)
+{
+	struct dry *s = d->impl;
+	double t = longer(at_rate(products, s->rates.products[type]),
+			  at_rate(others, s->rates.others));
+	s->seconds += longer(t, at_rate(bytes, s->rates.bytes)) + s->rates.call_s;
+}
+
+/* A slot that does nothing but take its time: products and other operations (in the device's type)
+ * and bytes moved, in terms of its arguments; T: bytes of a value of the device's type. */
+#define SLOT(name, args, products, others, bytes)                                                  \
+	static void dry_##name args                                                                \
 	{                                                                                          \
+		const double T = (double)occ_type_size(d->type);                                   \
+		(void)T;                                                                           \
+		spend(d, d->type, products, others, bytes);                                        \
 	}
+#define N ((double)n)
+#define RC ((double)R * (double)C)
+#define RK ((double)R * (double)k)
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-NOTHING(put, struct occ_device *d, void *y, const void *x, size_t n)
-NOTHING(copy, struct occ_device *d, void *y, const void *x, size_t n)
-NOTHING(zero, struct occ_device *d, void *y, size_t n)
-NOTHING(sync, struct occ_device *d)
-NOTHING(cast, struct occ_device *d, int64_t n, enum occ_type s, const void *x, enum occ_type t,
-	void *y)
-NOTHING(add, struct occ_device *d, int64_t n, const void *x, void *y)
-NOTHING(gelu_backward, struct occ_device *d, int64_t n, const void *x, const void *dy, void *dx)
-NOTHING(gemm, struct occ_device *d, const struct occ_gemm *g, const void *a, const void *b,
-	const void *bias, void *c)
-NOTHING(bias_backward, struct occ_device *d, int64_t R, int64_t C, const void *dy, float *db)
-NOTHING(residual_norm_forward, struct occ_device *d, int64_t R, int64_t C, const void *x,
-	const void *delta, const void *bias, const struct occ_drop *drop, const void *w,
-	const void *b, void *xo, void *y, float *mean, float *rstd)
-NOTHING(residual_norm_backward, struct occ_device *d, int64_t R, int64_t C, const void *dy,
-	const void *dres, const void *x, const void *w, const float *mean, const float *rstd,
-	const struct occ_drop *drop, void *dx, void *ddelta, float *dw, float *db, float *dbias)
-NOTHING(attention_forward, struct occ_device *d, const struct occ_attention *a, const void *qkv,
-	void *out, float *lse)
-NOTHING(attention_backward, struct occ_device *d, const struct occ_attention *a, const void *qkv,
-	const void *out, const float *lse, const void *dout, void *dqkv)
-NOTHING(embed_forward, struct occ_device *d, int64_t R, int64_t C, int64_t v0, int64_t V,
-	const int32_t *tokens, const void *wte, void *out)
-NOTHING(embed_backward, struct occ_device *d, int64_t R, int64_t C, int64_t v0, int64_t V,
-	const int32_t *tokens, const void *dout, float *dwte)
-NOTHING(position_forward, struct occ_device *d, int64_t R, int64_t C, int64_t T, const void *wpe,
-	const struct occ_drop *drop, void *x)
-NOTHING(position_backward, struct occ_device *d, int64_t R, int64_t C, int64_t T,
-	const struct occ_drop *drop, void *dx, float *dwpe)
-NOTHING(xent_max, struct occ_device *d, const struct occ_xent *x, const float *logits, float *max)
-NOTHING(xent_sum, struct occ_device *d, const struct occ_xent *x, const float *logits,
-	const int32_t *targets, const float *max, float *sum, float *hit)
-NOTHING(xent_finish, struct occ_device *d, const struct occ_xent *x, const float *logits,
-	const int32_t *targets, const float *max, const float *sum, const float *hit, float scale,
-	float *loss, void *dlogits)
-NOTHING(adamw, struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *g, float *m,
-	float *v, float *master, void *w)
-NOTHING(draw, struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *x)
-NOTHING(scale, struct occ_device *d, int64_t n, float a, float *x)
-NOTHING(accumulate, struct occ_device *d, int64_t n, enum occ_type type, const void *x,
-	enum occ_how how, float *y)
-NOTHING(orthonormalise, struct occ_device *d, int64_t n, int64_t r, float *a)
-NOTHING(select, struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *x, int width,
-	void *at, float *value, float *least)
-NOTHING(pick, struct occ_device *d, int64_t R, int64_t C, int64_t k, int width, const void *at,
-	const float *x, float *value)
-NOTHING(place, struct occ_device *d, int64_t R, int64_t C, int64_t k, int width, const void *at,
-	const float *value, enum occ_how how, float *y)
-NOTHING(quantise, struct occ_device *d, int64_t n, int bits, int64_t group, const float *x,
-	void *wire)
-NOTHING(dequantise, struct occ_device *d, int64_t n, int bits, int64_t group, const void *wire,
-	enum occ_how how, float *y)
-NOTHING(half_pack, struct occ_device *d, int64_t n, const float *x, void *wire)
-NOTHING(half_unpack, struct occ_device *d, int64_t n, const void *wire, enum occ_how how, float *y)
-NOTHING(bound_unpack, struct occ_device *d, int64_t n, double eps, const void *wire,
-	enum occ_how how, float *y)
+SLOT(put, (struct occ_device * d, void *y, const void *x, size_t n), 0, 0, 2 * N)
+SLOT(copy, (struct occ_device * d, void *y, const void *x, size_t n), 0, 0, 2 * N)
+SLOT(zero, (struct occ_device * d, void *y, size_t n), 0, 0, N)
+SLOT(cast,
+     (struct occ_device * d, int64_t n, enum occ_type s, const void *x, enum occ_type t, void *y),
+     0, N, N *(double)(occ_type_size(s) + occ_type_size(t)))
+SLOT(add, (struct occ_device * d, int64_t n, const void *x, void *y), 0, N, 3 * N * T)
+SLOT(gelu_forward, (struct occ_device * d, int64_t n, const void *x, void *y), 0, 20 * N, 2 * N * T)
+SLOT(gelu_backward, (struct occ_device * d, int64_t n, const void *x, const void *dy, void *dx), 0,
+     30 * N, 3 * N * T)
+SLOT(bias_backward, (struct occ_device * d, int64_t R, int64_t C, const void *dy, float *db), 0, RC,
+     RC *T)
+SLOT(residual_norm_forward,
+     (struct occ_device * d, int64_t R, int64_t C, const void *x, const void *delta,
+      const void *bias, const struct occ_drop *drop, const void *w, const void *b, void *xo,
+      void *y, float *mean, float *rstd),
+     0, 10 * RC, (delta ? 4 : 2) * RC * T)
+SLOT(residual_norm_backward,
+     (struct occ_device * d, int64_t R, int64_t C, const void *dy, const void *dres, const void *x,
+      const void *w, const float *mean, const float *rstd, const struct occ_drop *drop, void *dx,
+      void *ddelta, float *dw, float *db, float *dbias),
+     0, 16 * RC, (ddelta ? 5 : 4) * RC * T)
+/* Causal: half of the scores. */
+SLOT(attention_forward,
+     (struct occ_device * d, const struct occ_attention *a, const void *qkv, void *out, float *lse),
+     2.0 * (double)(a->B * a->H * a->T) * (double)(a->T * a->D),
+     8.0 * (double)(a->B * a->H * a->T) * (double)a->T,
+     4.0 * (double)(a->B * a->T) * (double)(a->H * a->D) * T)
+SLOT(attention_backward,
+     (struct occ_device * d, const struct occ_attention *a, const void *qkv, const void *out,
+      const float *lse, const void *dout, void *dqkv),
+     5.0 * (double)(a->B * a->H * a->T) * (double)(a->T * a->D),
+     12.0 * (double)(a->B * a->H * a->T) * (double)a->T,
+     8.0 * (double)(a->B * a->T) * (double)(a->H * a->D) * T)
+SLOT(embed_forward,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t v0, int64_t V, const int32_t *tokens,
+      const void *wte, void *out),
+     0, 0, 2 * RC * T)
+SLOT(embed_backward,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t v0, int64_t V, const int32_t *tokens,
+      const void *dout, float *dwte),
+     0, RC, RC *(T + 8))
+SLOT(position_forward,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t T_, const void *wpe,
+      const struct occ_drop *drop, void *x),
+     0, RC, 2 * RC * T)
+SLOT(position_backward,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t T_, const struct occ_drop *drop,
+      void *dx, float *dwpe),
+     0, RC, 2 * RC * T)
+SLOT(xent_max, (struct occ_device * d, const struct occ_xent *x, const float *logits, float *max),
+     0, (double)x->rows *(double)x->V, 4.0 * (double)x->rows * (double)x->V)
+SLOT(xent_sum,
+     (struct occ_device * d, const struct occ_xent *x, const float *logits, const int32_t *targets,
+      const float *max, float *sum, float *hit),
+     0, 12.0 * (double)x->rows * (double)x->V, 4.0 * (double)x->rows * (double)x->V)
+SLOT(xent_finish,
+     (struct occ_device * d, const struct occ_xent *x, const float *logits, const int32_t *targets,
+      const float *max, const float *sum, const float *hit, float scale, float *loss,
+      void *dlogits),
+     0, 14.0 * (double)x->rows * (double)x->V, (4 + T) * (double)x->rows * (double)x->V)
+SLOT(adamw,
+     (struct occ_device * d, const struct occ_adamw *a, int64_t n, const float *g, float *m,
+      float *v, float *master, void *w),
+     0, 15 * N, N *(20 + (master ? 8 : 0) + 2 * T))
+SLOT(draw, (struct occ_device * d, int64_t n, uint64_t key, uint32_t id, float *x), 0, 60 * N,
+     4 * N)
+SLOT(scale, (struct occ_device * d, int64_t n, float a, float *x), 0, N, 8 * N)
+SLOT(accumulate,
+     (struct occ_device * d, int64_t n, enum occ_type type, const void *x, enum occ_how how,
+      float *y),
+     0, N, N *(double)(occ_type_size(type) + (how == OCC_SET ? 4 : 8)))
+SLOT(select,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t k, const float *x, int width, void *at,
+      float *value, float *least),
+     0, 20 * RC, 12 * RC)
+SLOT(pick,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t k, int width, const void *at,
+      const float *x, float *value),
+     0, 4 * RK, 12 * RK)
+SLOT(place,
+     (struct occ_device * d, int64_t R, int64_t C, int64_t k, int width, const void *at,
+      const float *value, enum occ_how how, float *y),
+     0, 4 * RK, 16 * RK + (how == OCC_SET ? 4 * RC : 0))
+SLOT(quantise,
+     (struct occ_device * d, int64_t n, int bits, int64_t group, const float *x, void *wire), 0,
+     8 * N, 5 * N)
+SLOT(dequantise,
+     (struct occ_device * d, int64_t n, int bits, int64_t group, const void *wire, enum occ_how how,
+      float *y),
+     0, 4 * N, (how == OCC_SET ? 5 : 9) * N)
+SLOT(half_pack, (struct occ_device * d, int64_t n, const float *x, void *wire), 0, 6 * N, 10 * N)
+SLOT(half_unpack, (struct occ_device * d, int64_t n, const void *wire, enum occ_how how, float *y),
+     0, 4 * N, (how == OCC_SET ? 6 : 10) * N)
+SLOT(bound_unpack,
+     (struct occ_device * d, int64_t n, double eps, const void *wire, enum occ_how how, float *y),
+     0, 6 * N, (how == OCC_SET ? 5 : 9) * N)
+
+static void dry_sync(struct occ_device *d)
+{
+}
+
+static void dry_gemm(struct occ_device *d, const struct occ_gemm *g, const void *a, const void *b,
+		     const void *bias, void *c)
+{
+	enum occ_type type = g->f32 ? OCC_F32 : d->type;
+	double m = (double)g->m, n = (double)g->n, k = (double)g->k;
+	double in = (m * k + k * n) * (double)occ_type_size(type);
+	spend(d, type, 2 * m * n * k, 0,
+	      in + m * n * (double)occ_type_size(g->c_type) * (g->beta != 0 ? 2 : 1));
+}
+
+/* Two passes of products with the columns before. */
+static void dry_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *a)
+{
+	double values = (double)n * (double)r;
+	spend(d, OCC_F32, 4 * values * (double)r, 0, 16 * values);
+}
 
 static void dry_sum_squares(struct occ_device *d, int64_t n, const float *x, double *sum)
 {
-	(void)d, (void)n, (void)x;
+	spend(d, OCC_F32, 0, 2 * N, 4 * N);
 	*sum = 0;
 }
 
 static void dry_above(struct occ_device *d, int64_t n, const float *x, const float *least,
 		      int64_t cap, int32_t *at, float *value, int64_t *count)
 {
-	(void)d, (void)n, (void)x, (void)least, (void)cap, (void)at, (void)value;
+	spend(d, OCC_F32, 0, 2 * N, 4 * N + 8 * (double)cap);
 	*count = 0;
 }
 
@@ -126,14 +231,15 @@ static void dry_above(struct occ_device *d, int64_t n, const float *x, const flo
 static void dry_bound_pack(struct occ_device *d, int64_t n, double eps, const float *x, void *wire,
 			   int64_t *bytes)
 {
-	(void)d, (void)eps, (void)x, (void)wire;
 	int64_t blocks = (n + OCC_BOUND_BLOCK - 1) / OCC_BOUND_BLOCK;
+	spend(d, OCC_F32, 0, 8 * N, 5 * N);
 	*bytes = (blocks + 3) / 4 * 4 + blocks * OCC_BOUND_BLOCK;
 }
 
 const struct occ_device_ops occ_device_dry = {
 	.name = "dry",
 	.host_visible = 1,
+	.dry = 1,
 	.open = dry_open,
 	.close = dry_close,
 	.alloc = dry_alloc,
@@ -145,7 +251,7 @@ const struct occ_device_ops occ_device_dry = {
 	.sync = dry_sync,
 	.cast = dry_cast,
 	.add = dry_add,
-	.gelu_forward = dry_add,
+	.gelu_forward = dry_gelu_forward,
 	.gelu_backward = dry_gelu_backward,
 	.gemm = dry_gemm,
 	.bias_backward = dry_bias_backward,

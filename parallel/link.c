@@ -88,7 +88,7 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 	size_t longest =
 		l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
 	for (int i = 0; i < 2; i++)
-		l->wire[i] = occ_alloc(world->ops->dry ? 0 : longest, 1);
+		l->wire[i] = occ_alloc(device(l)->ops->dry ? 0 : longest, 1);
 }
 
 /* The time spent here is what the schedule could not hide. */

@@ -76,7 +76,7 @@ static void open_buffers(struct occ_reduce *r)
 			r->wire_bytes = bound_of(&r->item[i]);
 	r->d_wire = r->dev->ops->alloc(r->dev, r->wire_bytes);
 	size_t K = (size_t)contributors(r);
-	r->wire = occ_alloc(K, r->topo->world->ops->dry ? 0 : r->wire_bytes);
+	r->wire = occ_alloc(K, r->dev->ops->dry ? 0 : r->wire_bytes);
 	r->length = occ_alloc(K * (size_t)r->nitems, sizeof(*r->length));
 	r->bytes = occ_alloc(K, sizeof(*r->bytes));
 	r->at = occ_alloc(K, sizeof(*r->at));
