@@ -195,11 +195,13 @@ SLOT(bound_unpack,
 
 static void dry_sync(struct occ_device *d)
 {
+	(void)d;
 }
 
 static void dry_gemm(struct occ_device *d, const struct occ_gemm *g, const void *a, const void *b,
 		     const void *bias, void *c)
 {
+	(void)a, (void)b, (void)bias, (void)c;
 	enum occ_type type = g->f32 ? OCC_F32 : d->type;
 	double m = (double)g->m, n = (double)g->n, k = (double)g->k;
 	double in = (m * k + k * n) * (double)occ_type_size(type);
@@ -210,12 +212,14 @@ static void dry_gemm(struct occ_device *d, const struct occ_gemm *g, const void 
 /* Two passes of products with the columns before. */
 static void dry_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *a)
 {
+	(void)a;
 	double values = (double)n * (double)r;
 	spend(d, OCC_F32, 4 * values * (double)r, 0, 16 * values);
 }
 
 static void dry_sum_squares(struct occ_device *d, int64_t n, const float *x, double *sum)
 {
+	(void)x;
 	spend(d, OCC_F32, 0, 2 * N, 4 * N);
 	*sum = 0;
 }
@@ -223,6 +227,7 @@ static void dry_sum_squares(struct occ_device *d, int64_t n, const float *x, dou
 static void dry_above(struct occ_device *d, int64_t n, const float *x, const float *least,
 		      int64_t cap, int32_t *at, float *value, int64_t *count)
 {
+	(void)x, (void)least, (void)at, (void)value;
 	spend(d, OCC_F32, 0, 2 * N, 4 * N + 8 * (double)cap);
 	*count = 0;
 }
@@ -231,6 +236,7 @@ static void dry_above(struct occ_device *d, int64_t n, const float *x, const flo
 static void dry_bound_pack(struct occ_device *d, int64_t n, double eps, const float *x, void *wire,
 			   int64_t *bytes)
 {
+	(void)eps, (void)x, (void)wire;
 	int64_t blocks = (n + OCC_BOUND_BLOCK - 1) / OCC_BOUND_BLOCK;
 	spend(d, OCC_F32, 0, 8 * N, 5 * N);
 	*bytes = (blocks + 3) / 4 * 4 + blocks * OCC_BOUND_BLOCK;

@@ -288,8 +288,8 @@ static double core_share(const struct play *p, int s)
 static void load_node(const struct play *p, int s, int to, double *out, double *in)
 {
 	const struct occ_sim_stage *c = p->conf->stage;
-	out[c[s].node] += c[s].sharers;
-	in[c[to].node] += c[s].sharers;
+	out[c[s].node]++;
+	in[c[to].node]++;
 }
 
 static double node_share(const struct play *p, int s, int to, const double *out, const double *in)

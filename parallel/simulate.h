@@ -18,11 +18,13 @@ struct occ_sim_stage {
 	double compute[OCC_NOPS][2]; /* own work: a pass; before a send: encoding; after a receive:
 				      * decoding; before a sum: all of it */
 	double delay[OCC_NOPS][2];   /* sends, sums: passes before the first byte arrives */
-	double bytes[OCC_NOPS][2];   /* sends, sums: that this rank then sends */
-	int crosses[OCC_NOPS];       /* 1: they leave the node */
+	/* Sends, sums: what is then sent; by this rank, or, where it leaves the node, by all ranks
+	 * of the stage on this node, who do it at the same time. */
+	double bytes[OCC_NOPS][2];
+	int crosses[OCC_NOPS];          /* 1: it leaves the node */
 	const char *codec[OCC_NOPS][2]; /* for the trace; NULL: none */
 	int node;
-	int sharers; /* ranks of this stage on the node, which do the same at once; >= 1 */
+	int sharers; /* ranks of this stage on the node: each wants a core; >= 1 */
 };
 
 struct occ_sim_net {

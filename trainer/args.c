@@ -20,8 +20,8 @@ struct mode {
 
 static const struct mode modes[OCC_NMODES] = {
 	[OCC_TRAIN] = {"", "--config F [--set key=value]...", "train", 0, 0},
-	[OCC_PLAN] = {"plan", "--config F [--ranks N] [--json]",
-		      "layout, memory, bytes and predicted step time; no MPI, no GPU", 0, 0},
+	[OCC_PLAN] = {"plan", "--config F [--ranks N] [--hardware H]... [--json]",
+		      "layout, memory, bytes and predicted step time; no MPI, no GPU needed", 0, 0},
 	[OCC_TOKENIZE] = {"tokenize", "--vocab V --out F.bin TEXT...",
 			  "text to a token file; V = bytes or a vocab.bpe", 1, 1u << 20},
 	[OCC_EVAL] = {"eval", "--config F", "validation loss and perplexity", 0, 0},
@@ -32,7 +32,7 @@ static const struct mode modes[OCC_NMODES] = {
 			 "what a token file, data set, checkpoint or safetensors file holds", 1, 1},
 };
 
-enum kind { FLAG, TEXT, COUNT, NUMBER, SET };
+enum kind { FLAG, TEXT, COUNT, NUMBER, SET, HARDWARE };
 
 struct flag {
 	const char *name;
@@ -51,6 +51,12 @@ static const struct flag flags[] = {
 	 "ranks as threads of this process (parallel.transport thread); plan: ranks to plan for"},
 	{"--print-config", FLAG, AT(print_config), RUNS, 0,
 	 "print the resolved configuration and exit"},
+	{"--hardware", HARDWARE, 0, IN(OCC_PLAN), 0,
+	 "a profile (configs/hardware/*.json) or key=value of one; later wins"},
+	{"--measure", FLAG, AT(measure), IN(OCC_PLAN), 0,
+	 "time this device's layers and codecs; under mpirun the network too"},
+	{"--trace", TEXT, AT(trace), IN(OCC_PLAN), 0,
+	 "write the predicted step to this file, as log.trace_iters does a real one"},
 	{"--json", FLAG, AT(json), IN(OCC_PLAN), 0, "one JSON object"},
 	{"--vocab", TEXT, AT(vocab), IN(OCC_TOKENIZE), IN(OCC_TOKENIZE), "bytes, or a vocab.bpe"},
 	{"--out", TEXT, AT(out), IN(OCC_TOKENIZE) | IN(OCC_EXPORT),
@@ -108,6 +114,8 @@ static int store(struct occ_args *a, const struct flag *f, char *text, struct oc
 	void *field = (char *)a + f->offset;
 	if (f->kind == SET)
 		a->sets[a->nsets++] = text;
+	else if (f->kind == HARDWARE)
+		a->hardware[a->nhardware++] = text;
 	else if (f->kind == TEXT)
 		*(const char **)field = text;
 	else
@@ -181,6 +189,7 @@ int occ_args_parse(struct occ_args *a, int argc, char **argv, struct occ_err *e)
 	int i = 1, only_files = 0;
 	*a = (struct occ_args){.tokens = 100, .temperature = 1.0};
 	a->sets = occ_alloc((size_t)argc + 1, sizeof(char *));
+	a->hardware = occ_alloc((size_t)argc + 1, sizeof(char *));
 	a->files = occ_alloc((size_t)argc + 1, sizeof(char *));
 	if (argc > 1 && argv[1][0] != '-' && take_mode(a, argv[i++], e))
 		return -1;
@@ -198,6 +207,7 @@ int occ_args_parse(struct occ_args *a, int argc, char **argv, struct occ_err *e)
 void occ_args_release(struct occ_args *a)
 {
 	occ_free(a->sets);
+	occ_free(a->hardware);
 	occ_free(a->files);
 	memset(a, 0, sizeof(*a));
 }

@@ -21,12 +21,14 @@ enum occ_mode {
 /* Strings are borrowed from argv. */
 struct occ_args {
 	enum occ_mode mode;
-	int help, version, print_config, json;
+	int help, version, print_config, json, measure;
 	const char *config; /* --config, NULL if not given */
 	char **sets;        /* --set key=value, in order; owned array */
 	int nsets;
+	char **hardware; /* --hardware, in order; owned array */
+	int nhardware;
 	int64_t ranks; /* --ranks; 0 if not given */
-	const char *vocab, *out, *prompt, *checkpoint;
+	const char *vocab, *out, *prompt, *checkpoint, *trace;
 	int64_t tokens, top_k, seed; /* generate */
 	double temperature;
 	char **files; /* positional; owned array */

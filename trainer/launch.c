@@ -49,13 +49,14 @@ int occ_launch_refuse(const struct occ_err *e)
 
 static int choose(const struct occ_args *a, const char *wish, enum transport *t, struct occ_err *e)
 {
-	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && a->ranks > 0))
+	int64_t threads = a->mode == OCC_PLAN ? 0 : a->ranks; /* plan's are not of this process */
+	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && threads > 0))
 		*t = THREAD;
 	else if (!strcmp(wish, "mpi") || under_launcher())
 		*t = MPI;
 	else
 		*t = SELF;
-	if (a->ranks > 0 && (*t == MPI || under_launcher()))
+	if (threads > 0 && (*t == MPI || under_launcher()))
 		return occ_fail(e, OCC_E_CONFIG,
 				"--ranks makes ranks as threads of one process; under a launcher "
 				"it counts them");
@@ -63,9 +64,9 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 		return occ_fail(e, OCC_E_LAUNCH,
 				"parallel.transport thread makes its ranks in one process: start "
 				"it without mpirun or srun");
-	if (a->ranks > 1024)
+	if (threads > 1024)
 		return occ_fail(e, OCC_E_CONFIG, "--ranks %lld: at most 1024 rank threads",
-				(long long)a->ranks);
+				(long long)threads);
 	return 0;
 }
 
@@ -91,7 +92,7 @@ int occ_launch(const struct occ_args *a, int (*body)(struct occ_comm *, void *),
 	int ok = !occ_config_load(&c, a->config, a->sets, a->nsets, &ignored);
 	double timeout = ok ? c.train.timeout_s : 60;
 	int saves = ok && a->mode == OCC_TRAIN && c.checkpoint.dir[0];
-	int bad = choose(a, ok ? c.parallel.transport : "auto", &t, &e);
+	int bad = choose(a, ok && a->mode != OCC_PLAN ? c.parallel.transport : "auto", &t, &e);
 	occ_config_release(&c);
 	if (bad)
 		return occ_launch_refuse(&e);

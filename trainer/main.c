@@ -54,7 +54,8 @@ static int print_config(const struct occ_args *a)
 
 static int run(const struct occ_args *a, char **argv)
 {
-	const struct row *r = &rows[a->mode];
+	static const struct row measures = {occ_plan_measure_main, NULL};
+	const struct row *r = a->measure ? &measures : &rows[a->mode];
 	int ranks = r->body && !a->help && !a->version && !a->print_config;
 	if (ranks)
 		return occ_launch(a, r->body, argv);

@@ -68,6 +68,7 @@ struct occ_eval occ_run_eval(struct occ_run *r, int stoppable);
 int occ_train_main(struct occ_comm *world, void *args);
 int occ_eval_main(struct occ_comm *world, void *args);
 int occ_generate_main(struct occ_comm *world, void *args);
+int occ_plan_measure_main(struct occ_comm *world, void *args);
 /* Modes of one process with no ranks. */
 int occ_export_main(const struct occ_args *a);
 int occ_inspect_main(const struct occ_args *a);
