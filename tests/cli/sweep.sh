@@ -24,8 +24,8 @@ code_is() { # CODE COMMAND...
 row() { awk -v n="$1" -v i="$2" '/^ *N /{ seen = 1 } seen && $1 == n { print i == "end" ? $NF : $i }' "$tmp/out"; }
 
 # Three ranks by two codecs; rank 0 is none, so that two combinations fail.
-grid=(--config "$tmp/c.json" --ranks 4 --set parallel.data=2 --grid compress.pipeline_backward.rank=1,0,2
-	--grid compress.data_parallel.codec=none,quant)
+grid=(--config "$tmp/c.json" --ranks 4 --set parallel.data=2 --grid "compress.pipeline_backward.rank=1,0,2"
+	--grid "compress.data_parallel.codec=none,quant")
 check "a failed run: exit 1" code_is 1 sweep a "${grid[@]}"
 check "all combinations, the last grid fastest" [ "$(awk '/^N /{ t = 1; next } t { printf "%s-%s ", $2, $3 }' "$tmp/out")" = \
 	"1-none 1-quant 0-none 0-quant 2-none 2-quant " ]
@@ -85,14 +85,14 @@ check "names tell keys apart" grep -qE "/train=[^/ ]*,data_parallel.rank=1,pipel
 
 # Stopped in a run: 75; started again it goes on from its checkpoint, and ends as if it had not been stopped.
 long=(--config "$tmp/c.json" --ranks 2 --set train.iters=400 --set checkpoint.dir=any --set log.every=5
-	--grid optimizer.lr=0.001,0.0001)
+	--grid "optimizer.lr=0.001,0.0001")
 stop() { # SIGNAL: once the first run is under way
 	local pid got=0
 	scripts/sweep.sh --out "$tmp/d" "${long[@]}" >"$tmp/out" 2>"$tmp/err" </dev/null &
 	pid=$!
 	for _ in $(seq 200); do grep -q '"iter":10,' "$tmp/d/lr=0.001/metrics.jsonl" 2>/dev/null && break; sleep 0.05; done
-	kill -"$1" $pid
-	wait $pid || got=$?
+	kill -"$1" "$pid"
+	wait "$pid" || got=$?
 	[ "$got" = 75 ] || { echo "exit $got" >&2; false; }
 }
 check "stopped by TERM" stop TERM
