@@ -94,6 +94,7 @@ static void spend(struct occ_device *d, enum occ_type type, double products, dou
 #define RC ((double)R * (double)C)
 #define RK ((double)R * (double)k)
 
+/* The table fixes what a slot is given, not what it needs. NOLINTBEGIN(misc-unused-parameters) */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 SLOT(put, (struct occ_device * d, void *y, const void *x, size_t n), 0, 0, 2 * N)
 SLOT(copy, (struct occ_device * d, void *y, const void *x, size_t n), 0, 0, 2 * N)
@@ -192,6 +193,8 @@ SLOT(half_unpack, (struct occ_device * d, int64_t n, const void *wire, enum occ_
 SLOT(bound_unpack,
      (struct occ_device * d, int64_t n, double eps, const void *wire, enum occ_how how, float *y),
      0, 6 * N, (how == OCC_SET ? 5 : 9) * N)
+
+/* NOLINTEND(misc-unused-parameters) */
 
 static void dry_sync(struct occ_device *d)
 {
