@@ -102,6 +102,9 @@ test-all: deps ## the long tier too
 bench: all benches ## step time and GFLOP/s, beside PyTorch where it is installed
 	@BUILD=$B bench/step-time.sh
 
+ladder: all ## step times of compression over emulated nodes (root; half an hour)
+	@scripts/ladder
+
 lint: $B/tests/tools/config_md ## layers, sizes, format, static analysis, generated files
 	@scripts/lint --build $B
 
@@ -120,6 +123,6 @@ clean: ## remove what was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-.PHONY: all tests benches deps demo test test-all bench lint format docs install clean help
+.PHONY: all tests benches deps demo test test-all bench ladder lint format docs install clean help
 .SECONDARY:
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(BENCHES:=.d)
