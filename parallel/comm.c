@@ -136,6 +136,13 @@ void occ_comm_wait(struct occ_comm *c, struct occ_req *r)
 	r->active = 0;
 }
 
+int occ_comm_test(struct occ_comm *c, struct occ_req *r)
+{
+	if (r->active && c->ops->test(c, r))
+		r->active = 0;
+	return !r->active;
+}
+
 int occ_comm_crosses(const struct occ_comm *c, int peer)
 {
 	return c->node_of && c->node_of[c->world[peer]] != c->node_of[c->world[c->rank]];

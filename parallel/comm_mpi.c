@@ -1,10 +1,15 @@
 /* Ranks as MPI processes: the only file that knows mpi.h. A long message travels in several parts
- * at once; how many is a pure function of its size, so both ends agree. One thread only calls MPI.
- * MPI's own collectives have no time limit: ours, which has one, goes before each. */
+ * at once; how many is a pure function of its size, so both ends agree. MPI's own collectives have
+ * no time limit: ours, which has one, goes before each.
+ *
+ * MPI moves messages only while it is called, and this thread computes for long times; so where
+ * ranks are on several nodes a ticker calls it meanwhile. One thread at a time is in MPI: whoever
+ * holds the gate. */
 #include "parallel/comm.h"
 
 #include <limits.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +17,36 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "parallel/ticker.h"
 
 /* Naps after so many yields: soon where ranks share cores, later where one would only be late. */
 enum { PART_BYTES = 256 << 10, CROWDED = 200, ROOMY = 5000, NAP_NS = 20 * 1000 };
+enum { TICK_US = 500 };
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static int under_way; /* parts of messages; within the gate */
+static struct occ_ticker *ticker;
+
+static void enter(void)
+{
+	pthread_mutex_lock(&gate);
+}
+
+static void leave(void)
+{
+	pthread_mutex_unlock(&gate);
+}
+
+/* Any call moves what is under way; this one finds nothing. */
+static void tick(void)
+{
+	int found;
+	if (pthread_mutex_trylock(&gate))
+		return;
+	if (under_way)
+		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
+	leave();
+}
 
 struct mpi_comm {
 	MPI_Comm comm;
@@ -71,6 +103,8 @@ static void post_send(struct occ_comm *c, const void *x, size_t bytes, int peer,
 {
 	(void)bytes;
 	cut(r);
+	enter();
+	under_way += r->nparts;
 	for (int i = 0; i < r->nparts; i++) {
 		MPI_Request q;
 		must(MPI_Isend((const char *)x + part_begin(r, i), part_size(r, i), MPI_BYTE, peer,
@@ -78,6 +112,7 @@ static void post_send(struct occ_comm *c, const void *x, size_t bytes, int peer,
 		     "MPI_Isend");
 		memcpy(&r->part[i], &q, sizeof(q));
 	}
+	leave();
 }
 
 static void post_recv(struct occ_comm *c, void *x, size_t bytes, int peer, enum occ_tag tag,
@@ -85,6 +120,8 @@ static void post_recv(struct occ_comm *c, void *x, size_t bytes, int peer, enum 
 {
 	(void)bytes;
 	cut(r);
+	enter();
+	under_way += r->nparts;
 	for (int i = 0; i < r->nparts; i++) {
 		MPI_Request q;
 		must(MPI_Irecv((char *)x + part_begin(r, i), part_size(r, i), MPI_BYTE, peer,
@@ -92,6 +129,7 @@ static void post_recv(struct occ_comm *c, void *x, size_t bytes, int peer, enum 
 		     "MPI_Irecv");
 		memcpy(&r->part[i], &q, sizeof(q));
 	}
+	leave();
 }
 
 /* All parts are there: a shorter message than expected is our bug. */
@@ -113,7 +151,10 @@ static int test(struct occ_comm *c, struct occ_req *r)
 	int done = 0;
 	for (int i = 0; i < r->nparts; i++)
 		memcpy(&q[i], &r->part[i], sizeof(q[i]));
+	enter();
 	int e = MPI_Testall(r->nparts, q, &done, status);
+	under_way -= done ? r->nparts : 0;
+	leave();
 	for (int i = 0; e == MPI_ERR_IN_STATUS && i < r->nparts; i++)
 		if (status[i].MPI_ERROR != MPI_ERR_PENDING)
 			must(status[i].MPI_ERROR, r->dst ? "receive" : "send");
@@ -144,26 +185,35 @@ static int node(struct occ_comm *c)
 	MPI_Comm near;
 	int lowest = c->rank;
 	occ_comm_barrier(c);
+	enter();
 	must(MPI_Comm_split_type(handle(c), MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &near),
 	     "MPI_Comm_split_type");
 	must(MPI_Bcast(&lowest, 1, MPI_INT, 0, near), "MPI_Bcast");
 	must(MPI_Comm_free(&near), "MPI_Comm_free");
+	leave();
 	return lowest;
+}
+
+/* Ranks of this node. */
+static int neighbours(void)
+{
+	MPI_Comm near;
+	int ranks;
+	must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near),
+	     "MPI_Comm_split_type");
+	must(MPI_Comm_size(near, &ranks), "MPI_Comm_size");
+	must(MPI_Comm_free(&near), "MPI_Comm_free");
+	return ranks;
 }
 
 /* More ranks of this node than the cores that they may use together, as far as one of them can see.
  */
-static int patience_of(MPI_Comm world)
+static int patience_of(int ranks)
 {
-	MPI_Comm near;
 	cpu_set_t cores;
-	int ranks, mine = 1;
+	int mine = 1;
 	if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
 		mine = CPU_COUNT(&cores);
-	must(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near),
-	     "MPI_Comm_split_type");
-	must(MPI_Comm_size(near, &ranks), "MPI_Comm_size");
-	must(MPI_Comm_free(&near), "MPI_Comm_free");
 	return ranks > mine ? CROWDED : ROOMY;
 }
 
@@ -180,9 +230,13 @@ static void close_mpi(struct occ_comm *c)
 	if (m->comm == MPI_COMM_WORLD) {
 		occ_comm_barrier(c);
 		occ_err_on_abort(NULL);
+		occ_ticker_close(ticker);
+		ticker = NULL;
 		MPI_Finalize();
 	} else {
+		enter();
 		MPI_Comm_free(&m->comm);
+		leave();
 	}
 	occ_free(m);
 }
@@ -219,13 +273,18 @@ static struct occ_comm *split(struct occ_comm *c, int color, int key)
 {
 	MPI_Comm comm;
 	int me = c->world[c->rank];
+	struct occ_comm *s = NULL;
 	occ_comm_barrier(c);
+	enter();
 	must(MPI_Comm_split(handle(c), color < 0 ? MPI_UNDEFINED : color, key, &comm),
 	     "MPI_Comm_split");
-	if (color < 0)
+	if (color >= 0) {
+		s = wrap(comm, c->timeout_s, ((struct mpi_comm *)c->impl)->patience);
+		must(MPI_Allgather(&me, 1, MPI_INT, s->world, 1, MPI_INT, comm), "MPI_Allgather");
+	}
+	leave();
+	if (!s)
 		return NULL;
-	struct occ_comm *s = wrap(comm, c->timeout_s, ((struct mpi_comm *)c->impl)->patience);
-	must(MPI_Allgather(&me, 1, MPI_INT, s->world, 1, MPI_INT, comm), "MPI_Allgather");
 	s->root = c->root;
 	s->node_of = c->node_of;
 	return s;
@@ -261,9 +320,10 @@ struct occ_comm *occ_comm_open_mpi(double timeout_s, struct occ_err *e)
 	       0); /* else 5 x slower where ranks exceed cores */
 	setenv("OMPI_MCA_btl_tcp_flags", "1",
 	       0); /* else two that send at each other get half a line */
-	must(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
+	must(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
 	must(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-	struct occ_comm *c = wrap(MPI_COMM_WORLD, timeout_s, patience_of(MPI_COMM_WORLD));
+	int near = neighbours();
+	struct occ_comm *c = wrap(MPI_COMM_WORLD, timeout_s, patience_of(near));
 	for (int r = 0; r < c->size; r++)
 		c->world[r] = r;
 	if (alone && c->size == 1) {
@@ -272,5 +332,7 @@ struct occ_comm *occ_comm_open_mpi(double timeout_s, struct occ_err *e)
 		return NULL;
 	}
 	occ_err_on_abort(abort_mpi);
+	if (level >= MPI_THREAD_SERIALIZED && near < c->size)
+		ticker = occ_ticker_open(tick, TICK_US);
 	return c;
 }

@@ -106,7 +106,6 @@ void occ_plan_measured(struct occ_comm *world)
 	if (world->rank == 0)
 		return;
 	occ_comm_post_recv(world, &word, 1, 0, OCC_TAG_TEST, &r);
-	while (!world->ops->test(world, &r))
+	while (!occ_comm_test(world, &r))
 		usleep(20000);
-	occ_comm_wait(world, &r);
 }
