@@ -102,7 +102,7 @@ void occ_comm_post_send(struct occ_comm *c, const void *x, size_t bytes, int pee
 void occ_comm_post_recv(struct occ_comm *c, void *x, size_t bytes, int peer, enum occ_tag tag,
 			struct occ_req *r);
 void occ_comm_wait(struct occ_comm *c, struct occ_req *r); /* idle requests return at once */
-int occ_comm_test(struct occ_comm *c, struct occ_req *r); /* 1: complete, or idle */
+int occ_comm_test(struct occ_comm *c, struct occ_req *r);  /* 1: complete, or idle */
 /* Lets the rank that caused a failure speak and end the job first; signals do not cut it short. */
 void occ_comm_hold(double seconds);
 int occ_comm_crosses(const struct occ_comm *c, int peer); /* 1 if peer is on another node */
