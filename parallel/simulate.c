@@ -107,6 +107,8 @@ static void open_span(const struct play *p, int s, const struct occ_instr *in)
 	span->peer = in->peer;
 	span->critical = critical;
 	span->codec = c->codec[in->op][critical];
+	if (sends((enum occ_op)in->op))
+		span->raw_bytes = (int64_t)c->bytes[in->op][0];
 	span->wire_bytes = (int64_t)c->bytes[in->op][critical];
 	span->inter_node_bytes = c->crosses[in->op] ? span->wire_bytes : 0;
 	span->messages = span->wire_bytes > 0;

@@ -97,8 +97,8 @@ whole() { # HOW TP PP DP
 	check "$*: the plan's spans overlap" bash -c "$(declare -f events outer); json=$json events '$tmp/plan.json' | outer >'$tmp/planned'"
 	# Of each stage its first rank's, but for what is no instruction; of sends the bytes too.
 	awk -F '\t' -v T="$2" -v D="$4" '$2 == 2 && $1 % (T * D) == 0 && $3 != "optimizer" && $3 != "wait" {
-		print $1 / (T * D), $3, $4, $5, $6, $3 ~ /send$/ ? $9 : "" }' "$tmp/outer" >"$tmp/did"
-	awk -F '\t' '{ print $1, $3, $4, $5, $6, $3 ~ /send$/ ? $9 : "" }' "$tmp/planned" >"$tmp/should"
+		print $1 / (T * D), $3, $4, $5, $6, $3 ~ /send$/ ? $8 " " $9 : "" }' "$tmp/outer" >"$tmp/did"
+	awk -F '\t' '{ print $1, $3, $4, $5, $6, $3 ~ /send$/ ? $8 " " $9 : "" }' "$tmp/planned" >"$tmp/should"
 	check "$*: the plan's list is another" diff "$tmp/should" "$tmp/did"
 }
 for at in "thread 1 1 1" "thread 1 2 2" "thread 2 2 1" "thread 1 4 1"; do
