@@ -108,6 +108,9 @@ extern const char *const occ_plan_because;
 /* Bytes/s of a node below which the configuration's compression shortens the step; 0: never,
  * INFINITY: always. */
 double occ_plan_break_even(const struct occ_plan *p);
+/* seconds[k], k = 0 .. pipeline: a step with compressed sums on the first k stages. Returns the k
+ * that is worth it: more are taken only for 1 % of the step; -1 without a codec. */
+int occ_plan_stages(const struct occ_plan *p, double *seconds);
 /* The predicted step as a trace, one track a stage. */
 void occ_plan_trace(const struct occ_plan *p, const char *path);
 

@@ -249,12 +249,65 @@ static void add_traffic(struct occ_traffic *sum, const struct occ_traffic *t)
 	sum->inter_node_wire_bytes += t->inter_node_wire_bytes;
 }
 
+/* All passes of a stage send the same: the first of each kind is run, the others only counted. */
+struct counted_stage {
+	struct occ_stage real;
+	struct occ_traffic *traffic; /* of the rank: sums inside a layer */
+	struct occ_traffic sent[2];  /* by a forward, a backward pass */
+	int seen[2];
+};
+
+/* 1: the pass was counted; 0: it has to be run, and noted. */
+static int is_known(struct counted_stage *c, int back)
+{
+	if (c->seen[back])
+		add_traffic(c->traffic, &c->sent[back]);
+	else
+		c->sent[back] = *c->traffic;
+	return c->seen[back];
+}
+
+static void note_pass(struct counted_stage *c, int back)
+{
+	struct occ_traffic before = c->sent[back], *t = &c->sent[back];
+	*t = *c->traffic;
+	t->messages -= before.messages;
+	t->raw_bytes -= before.raw_bytes;
+	t->wire_bytes -= before.wire_bytes;
+	t->inter_node_raw_bytes -= before.inter_node_raw_bytes;
+	t->inter_node_wire_bytes -= before.inter_node_wire_bytes;
+	c->seen[back] = 1;
+}
+
+static void count_forward(void *self, int mb, int slot, const void *d_in, void *d_out)
+{
+	struct counted_stage *c = self;
+	if (is_known(c, 0))
+		return;
+	c->real.forward(c->real.self, mb, slot, d_in, d_out);
+	note_pass(c, 0);
+}
+
+static void count_backward(void *self, int mb, int slot, const void *d_in, const void *d_dout,
+			   void *d_din)
+{
+	struct counted_stage *c = self;
+	if (is_known(c, 1))
+		return;
+	c->real.backward(c->real.self, mb, slot, d_in, d_dout, d_din);
+	note_pass(c, 1);
+}
+
 void occ_plan_count(struct occ_plan *p)
 {
 	int64_t step = late_step(&p->policy);
 	for (int rank = 0; rank < p->ranks; rank++) {
 		struct dry_rank r;
 		open_measured(p, rank, &r);
+		struct counted_stage c = {.real = r.stage, .traffic = &r.topo.traffic[OCC_TP]};
+		r.stage.self = &c;
+		r.stage.forward = count_forward;
+		r.stage.backward = count_backward;
 		run_step(&r, &p->policy);
 		for (int k = 0; k < OCC_NKINDS; k++)
 			add_traffic(&p->traffic[k], &r.topo.traffic[k]);
