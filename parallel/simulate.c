@@ -284,19 +284,28 @@ static double core_share(const struct play *p, int s)
 	return wanted > c->net.cores ? c->net.cores / wanted : 1;
 }
 
+/* Stands for the node of stage s: the first stage there. Nodes may be more than there are stages.
+ */
+static int node_at(const struct play *p, int s)
+{
+	const struct occ_sim_stage *c = p->conf->stage;
+	int t = 0;
+	while (c[t].node != c[s].node)
+		t++;
+	return t;
+}
+
 /* One transfer that leaves or enters a node: from the node of stage s to that of stage `to`. */
 static void load_node(const struct play *p, int s, int to, double *out, double *in)
 {
-	const struct occ_sim_stage *c = p->conf->stage;
-	out[c[s].node]++;
-	in[c[to].node]++;
+	out[node_at(p, s)]++;
+	in[node_at(p, to)]++;
 }
 
 static double node_share(const struct play *p, int s, int to, const double *out, const double *in)
 {
-	const struct occ_sim_stage *c = p->conf->stage;
-	double a = out[c[s].node], b = in[c[to].node];
-	return p->conf->net.node / (a > b ? a : b);
+	double a = out[node_at(p, s)], b = in[node_at(p, to)], users = a > b ? a : b;
+	return users > 0 ? p->conf->net.node / users : p->conf->net.node;
 }
 
 static enum occ_op op_of(int wire)
@@ -332,9 +341,11 @@ static void share_out(struct play *p)
 	const struct occ_sim_conf *c = p->conf;
 	enum occ_op op;
 	int from, to;
-	for (int i = 0; i < 3 * c->P; i++)
-		if (transfer(p, i, &op, &from, &to) && c->stage[from].crosses[op])
+	for (int i = 0; i < 3 * c->P; i++) {
+		const struct flow *f = transfer(p, i, &op, &from, &to);
+		if (f && f->delay <= 0 && c->stage[from].crosses[op])
 			load_node(p, from, to, out, in);
+	}
 	for (int i = 0; i < 3 * c->P; i++) {
 		struct flow *f = transfer(p, i, &op, &from, &to);
 		if (f)
