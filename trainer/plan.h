@@ -1,5 +1,6 @@
-/* The parts of `occ-train plan`: what ranks do (plan_dry.c), how long it takes (plan_time.c), what
- * is timed on the device itself (plan_measure.c), what is shown (plan_text.c, plan_json.c). */
+/* The parts of `occ-train plan`: one rank alone (plan_rank.c), what all send and hold
+ * (plan_count.c), what each stage does (plan_work.c), how long it takes (plan_time.c), what the
+ * network gives (plan_measure.c), what is shown (plan_text.c, plan_json.c). */
 #ifndef OCC_TRAINER_PLAN_H
 #define OCC_TRAINER_PLAN_H
 

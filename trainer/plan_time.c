@@ -1,4 +1,4 @@
-/* How long a step takes: what plan_dry.c found out, played by the simulator. Pure. */
+/* How long a step takes: what plan_work.c found out, played by the simulator. Pure. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
