@@ -91,14 +91,34 @@ static int together(const struct occ_topo *t, enum which g, struct occ_place q)
 	return 0;
 }
 
+struct range {
+	int at, end;
+};
+
+/* All of n, or only the own one: where members of a group may be. */
+static struct range range_of(int all, int own, int n)
+{
+	return all ? (struct range){0, n} : (struct range){own, own + 1};
+}
+
 /* Members in the order of world ranks, which is that of tp, then dp, then pp. Collective. */
 static struct occ_comm *group(struct occ_topo *t, enum which g, enum occ_kind kind)
 {
 	struct occ_comm *world = t->world, *c;
-	int *ranks = occ_alloc((size_t)world->size, sizeof(*ranks)), n = 0;
-	for (int r = 0; r < world->size; r++)
-		if (together(t, g, occ_place_of(&t->layout, r)))
-			ranks[n++] = r;
+	const struct occ_layout *l = &t->layout;
+	struct range tp = range_of(g == TP || g == MODEL, t->place.tp, l->tensor);
+	struct range dp = range_of(g != TP && g != MODEL && g != EMBED, t->place.dp, l->data);
+	struct range pp =
+		range_of(g == MODEL || g == EMBED || g == FUSED, t->place.pp, l->pipeline);
+	size_t most = (size_t)(tp.end - tp.at) * (size_t)(dp.end - dp.at);
+	int *ranks = occ_alloc(most * (size_t)(pp.end - pp.at), sizeof(*ranks)), n = 0;
+	for (int p = pp.at; p < pp.end; p++)
+		for (int d = dp.at; d < dp.end; d++)
+			for (int k = tp.at; k < tp.end; k++) {
+				struct occ_place q = {.tp = k, .pp = p, .dp = d};
+				if (together(t, g, q))
+					ranks[n++] = occ_rank_of(l, q);
+			}
 	if (world->ops->choose)
 		c = n ? world->ops->choose(world, ranks, n) : NULL;
 	else

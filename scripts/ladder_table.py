@@ -73,25 +73,49 @@ def spread(x, how):
     return f"{st.median(x):{how}} ({min(x):{how}}..{max(x):{how}})" if x else "-"
 
 
+def predicted(out, name, rate, mark):
+    """What the plan expected of a step, in ms; None if it was not asked."""
+    path = f"{out}/{name}-{rate}.plan"
+    if not os.path.exists(path) or not os.path.getsize(path):
+        return None
+    with open(path) as f:
+        return json.load(f)["step_ms"][mark]
+
+
+def order(times):
+    return " < ".join(sorted(times, key=times.get))
+
+
 def ladder(found, out):
     print("ms/step: median (quartiles) of all steps and rounds n; tok/s: from that median; time / baseline: median (least..")
     print("most) over rounds of the ratio of medians at the same rate in the same round; MB/step: between nodes, all ranks,")
     print("as the program says, and sent by all interfaces as the kernel counts (mpirun's start included); waited: of a rank,")
-    print("ms a step with nothing else to do, for pp_forward + pp_backward, dp, embedding\n")
-    row = "{:8} {:13} {:>2} {:>22} {:>7} {:>22} {:>8} {:>8} {:>8} {:>8} {:>8}"
+    print("ms a step with nothing else to do, for pp_forward + pp_backward, dp, embedding; plan: predicted ms/step (and over")
+    print("the measured), by plan --measure told that all nodes share this machine's cores\n")
+    row = "{:8} {:13} {:>2} {:>22} {:>7} {:>22} {:>8} {:>8} {:>8} {:>8} {:>8} {:>14}"
     print(row.format("rate", "variant", "n", "ms/step", "tok/s", "time / baseline", "MB said", "MB sent", "w. pp", "w. dp",
-                     "w. emb"))
+                     "w. emb", "plan"))
+    orders = []
     for rate, variants in found.items():
         base = variants.get("baseline", {})
+        took, plan = {}, {}
         for name, runs in variants.items():
             low, mid, high = quartiles(pooled(runs, lambda r: r.ms))
             first = next(iter(runs.values()))
             wait = {k: st.median(pooled(runs, lambda r, k=k: r.exposed[k])) for k in SENT}
+            guess = predicted(out, name, rate, "all" if name.endswith("_all") else "tail")
+            took[name] = mid
+            if guess:
+                plan[name] = guess
             print(row.format(rate, name, len(runs), f"{mid:.0f} ({low:.0f}..{high:.0f})", f"{1e3 * first.tokens / mid:.0f}",
                              spread(ratios(base, runs), ".3f"), f"{st.mean(r.said for r in runs.values()) / 1e6:.3f}",
                              f"{st.mean(sum(r.tx) for r in runs.values()) / 1e6:.3f}",
                              f"{wait['pp_forward'] + wait['pp_backward']:.0f}", f"{wait['dp']:.0f}",
-                             f"{wait['embedding']:.0f}"))
+                             f"{wait['embedding']:.0f}", f"{guess:.0f} ({guess / mid:.2f})" if guess else "-"))
+        orders.append((rate, order(took), order(plan)))
+    print("\nfrom fast to slow, as measured and as predicted")
+    for rate, is_so, was_said in orders:
+        print(f"{rate:8} {is_so}\n{'':8} {was_said}")
     print("\nMB a step that each node's interface sent, mean over rates and rounds")
     names = {n: None for v in found.values() for n in v}
     for name in names:
@@ -101,7 +125,7 @@ def ladder(found, out):
     print(f"\npicture: {out}/ladder.svg")
 
 
-COLOURS = ["#555555", "#c6dbef", "#6baed6", "#2171b5", "#fdd0a2", "#fd8d3c", "#d94801"]
+COLOURS = ["#555555", "#c6dbef", "#6baed6", "#2171b5", "#08306b", "#fdd0a2", "#fd8d3c", "#d94801"]
 
 
 def picture(found, names, path):

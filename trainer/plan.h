@@ -1,5 +1,6 @@
-/* The parts of `occ-train plan`: what ranks do (plan_dry.c), how long it takes (plan_time.c), what
- * is timed on the device itself (plan_measure.c), what is shown (plan_text.c, plan_json.c). */
+/* The parts of `occ-train plan`: one rank alone (plan_rank.c), what all send and hold
+ * (plan_count.c), what each stage does (plan_work.c), how long it takes (plan_time.c), what the
+ * network gives (plan_measure.c), what is shown (plan_text.c, plan_json.c). */
 #ifndef OCC_TRAINER_PLAN_H
 #define OCC_TRAINER_PLAN_H
 
@@ -108,6 +109,9 @@ extern const char *const occ_plan_because;
 /* Bytes/s of a node below which the configuration's compression shortens the step; 0: never,
  * INFINITY: always. */
 double occ_plan_break_even(const struct occ_plan *p);
+/* seconds[k], k = 0 .. pipeline: a step with compressed sums on the first k stages. Returns the k
+ * that is worth it: more are taken only for 1 % of the step; -1 without a codec. */
+int occ_plan_stages(const struct occ_plan *p, double *seconds);
 /* The predicted step as a trace, one track a stage. */
 void occ_plan_trace(const struct occ_plan *p, const char *path);
 

@@ -169,6 +169,15 @@ static void add_times(const struct occ_plan *p, cJSON *to)
 	cJSON *r = cJSON_AddObjectToObject(to, "recommended");
 	cJSON_AddStringToObject(r, "mark", occ_plan_mark_name[occ_plan_recommend(ms)]);
 	cJSON_AddStringToObject(r, "why", occ_plan_because);
+	double *stages = occ_alloc((size_t)p->layout.pipeline + 1, sizeof(*stages));
+	int best = occ_plan_stages(p, stages);
+	if (best >= 0) {
+		cJSON *by = cJSON_AddArrayToObject(to, "stages_ms");
+		for (int k = 0; k <= p->layout.pipeline; k++)
+			cJSON_AddItemToArray(by, cJSON_CreateNumber(1e3 * stages[k]));
+		NUMBER(r, "stages", best);
+	}
+	occ_free(stages);
 	if (isinf(even))
 		cJSON_AddNullToObject(to, "break_even_gbytes_per_s");
 	else

@@ -203,6 +203,19 @@ static void print_marks(const struct occ_plan *p)
 		       1e-9 * even);
 }
 
+static void print_stages(const struct occ_plan *p)
+{
+	double *seconds = occ_alloc((size_t)p->layout.pipeline + 1, sizeof(*seconds));
+	int best = occ_plan_stages(p, seconds);
+	if (best >= 0) {
+		puts("\nstep by data_parallel.stages, ms");
+		for (int k = 0; k <= p->layout.pipeline; k++)
+			printf("  %-18d %10.3f\n", k, 1e3 * seconds[k]);
+		printf("recommended: stages %d; more are taken only for 1 %% of the step\n", best);
+	}
+	occ_free(seconds);
+}
+
 static void print_ladder(const struct occ_plan *p)
 {
 	struct occ_plan_time t;
@@ -237,5 +250,6 @@ void occ_plan_text(const struct occ_plan *p)
 	print_links(p);
 	print_sums(p);
 	print_marks(p);
+	print_stages(p);
 	print_ladder(p);
 }

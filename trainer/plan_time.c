@@ -1,4 +1,4 @@
-/* How long a step takes: what plan_dry.c found out, played by the simulator. Pure. */
+/* How long a step takes: what plan_work.c found out, played by the simulator. Pure. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +21,26 @@ const double occ_plan_slower[OCC_PLAN_RATES] = {1, 2, 8, 20};
 
 /* ---- Rungs: the configuration's techniques, added one by one. ---- */
 
-static void add_rung(struct occ_plan *p, const char *name, const struct occ_policy *policy)
+/* What a policy makes of a step, with every transfer marked. */
+static void work(const struct occ_plan *p, const char *name, const struct occ_policy *policy,
+		 struct occ_plan_rung *out)
 {
-	struct occ_plan_rung *r = &p->rung[p->nrungs++];
 	struct occ_policy all = *policy;
 	all.site[OCC_PP_FORWARD].mark = all.site[OCC_PP_BACKWARD].mark = OCC_MARK_ALL;
-	r->name = name;
-	r->policy = *policy;
-	occ_plan_work(p, &all, r);
+	out->name = name;
+	out->policy = *policy;
+	occ_plan_work(p, &all, out);
+}
+
+static void release_rung(struct occ_plan_rung *r)
+{
+	occ_free(r->stage);
+	occ_free(r->sent);
+}
+
+static void add_rung(struct occ_plan *p, const char *name, const struct occ_policy *policy)
+{
+	work(p, name, policy, &p->rung[p->nrungs++]);
 }
 
 /* Transfers that are not marked travel dense: as on the first rung. */
@@ -82,10 +94,8 @@ void occ_plan_rungs(struct occ_plan *p)
 
 void occ_plan_rungs_release(struct occ_plan *p)
 {
-	for (int i = 0; i < p->nrungs; i++) {
-		occ_free(p->rung[i].stage);
-		occ_free(p->rung[i].sent);
-	}
+	for (int i = 0; i < p->nrungs; i++)
+		release_rung(&p->rung[i]);
 }
 
 /* ---- A step. ---- */
@@ -120,6 +130,13 @@ static void build_lists(const struct occ_plan *p, const struct occ_plan_rung *r,
 		occ_schedule_1f1b(&all[s], s, p->layout.pipeline, (int)p->nmicro);
 		occ_policy_mark(&p->conf, &q, &all[s]);
 	}
+}
+
+static void release_lists(const struct occ_plan *p, struct occ_schedule *all)
+{
+	for (int s = 0; s < p->layout.pipeline; s++)
+		occ_schedule_release(&all[s]);
+	occ_free(all);
 }
 
 static struct occ_sim_net net_at(const struct occ_plan *p, double node)
@@ -173,9 +190,7 @@ void occ_plan_time(const struct occ_plan *p, const struct occ_plan_rung *r, enum
 	build_lists(p, r, mark, all);
 	for (int part = PASSES; part <= ALL; part++)
 		t[part] = play(p, r, all, (enum part)part, node);
-	for (int s = 0; s < p->layout.pipeline; s++)
-		occ_schedule_release(&all[s]);
-	occ_free(all);
+	release_lists(p, all);
 	*out = (struct occ_plan_time){
 		.compute = longest_passes(p, r),
 		.pipeline = t[TRANSFERS] - t[PASSES],
@@ -203,16 +218,19 @@ enum occ_mark occ_plan_recommend(const double ms[OCC_PLAN_MARKS])
 	return OCC_MARK_NONE;
 }
 
-static double total_at(const struct occ_plan *p, int rung, double node)
+/* The whole step of a rung, by one simulation. */
+static double total(const struct occ_plan *p, const struct occ_plan_rung *r, double node)
 {
-	struct occ_plan_time t;
-	occ_plan_time(p, &p->rung[rung], occ_plan_mark(p), node, &t);
-	return t.total;
+	struct occ_schedule *all = occ_alloc((size_t)p->layout.pipeline, sizeof(*all));
+	build_lists(p, r, occ_plan_mark(p), all);
+	double t = play(p, r, all, ALL, node) + optimizer_s(p, r);
+	release_lists(p, all);
+	return t;
 }
 
 static int pays(const struct occ_plan *p, double node)
 {
-	return total_at(p, p->nrungs - 1, node) < total_at(p, 0, node) * (1 - 1e-6);
+	return total(p, &p->rung[p->nrungs - 1], node) < total(p, &p->rung[0], node) * (1 - 1e-6);
 }
 
 double occ_plan_break_even(const struct occ_plan *p)
@@ -230,6 +248,31 @@ double occ_plan_break_even(const struct occ_plan *p)
 			high = middle;
 	}
 	return low;
+}
+
+int occ_plan_stages(const struct occ_plan *p, double *seconds)
+{
+	int P = p->layout.pipeline, best = 0;
+	size_t bytes = (size_t)P * sizeof(*p->rung[0].stage);
+	struct occ_policy q = p->policy;
+	struct occ_plan_rung every, mixed = p->rung[p->nrungs - 1];
+	if (!q.site[OCC_DP].knobs.codec)
+		return -1;
+	q.site[OCC_DP].stages = P;
+	work(p, "", &q, &every);
+	take_dense(p, &every);
+	mixed.stage = occ_alloc(1, bytes);
+	memcpy(mixed.stage, p->rung[p->nrungs - 2].stage, bytes);
+	for (int k = 0; k <= P; k++) {
+		if (k > 0)
+			mixed.stage[k - 1] = every.stage[k - 1];
+		seconds[k] = total(p, &mixed, 1e9 * p->hw.node.gbytes_per_s);
+		if (seconds[k] < 0.99 * seconds[best])
+			best = k;
+	}
+	occ_free(mixed.stage);
+	release_rung(&every);
+	return best;
 }
 
 void occ_plan_trace(const struct occ_plan *p, const char *path)
@@ -298,9 +341,7 @@ int occ_plan_links(const struct occ_plan *p, struct occ_plan_link *link)
 		if (s > 0)
 			add_link(p, &all[s], OCC_SEND_GRAD, s - 1, &link[n++]);
 	}
-	for (int s = 0; s < P; s++)
-		occ_schedule_release(&all[s]);
-	occ_free(all);
+	release_lists(p, all);
 	return n;
 }
 
