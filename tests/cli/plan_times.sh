@@ -89,6 +89,15 @@ done <<'ROWS'
 2|dense,+ data-parallel,|compress.pipeline_backward.codec=none compress.embedding.fused=false compress.data_parallel.codec=topk parallel.pipeline=1 parallel.data=8 compress.data_parallel.stages=all
 ROWS
 
+# The step with the sums of k stages compressed is that of a plan with k stages.
+plan --config configs/gpt2-335m-small.json --ranks 8 --set parallel.ranks_per_node=2
+get stages_ms . >"$tmp/stages"
+check "a step for 0 to 4 stages" [ "$(wc -l <"$tmp/stages")" = 5 ]
+for k in 1 2 3 4; do
+	plan --config configs/gpt2-335m-small.json --ranks 8 --set parallel.ranks_per_node=2 --set $sums.stages=$k
+	check "$k stages" near "$(sed -n "$((k + 1))p" "$tmp/stages")" "$(get . time/tail/total_ms)" 1e-9
+done
+
 # ---- Break-even: it pays just below, not just above. The rate is found to 1 %. ----
 saved() { # RATE ARGS...: milliseconds
 	plan "${@:2}" --hardware "node.gbytes_per_s=$1" && get ladder at/0/total_ms | awk 'NR == 1 { d = $1 } END { printf "%.9g", d - $1 }'
