@@ -95,15 +95,13 @@ static int skip_step(struct loop *l, const struct verdict *v, const struct occ_w
 	return occ_agree(r->world, &e);
 }
 
-/* One step; returns an exit code, 0 to go on. */
-static int step(struct loop *l, struct verdict *v)
+/* Passes, sums, agreement, update; returns an exit code, 0 to go on. */
+static int advance(struct loop *l, double lr, struct verdict *v)
 {
 	struct occ_run *r = &l->run;
 	const struct occ_config_optimizer *o = &r->conf.optimizer;
 	const struct occ_weight *worst = NULL;
-	double from = occ_clock_ms(), lr = occ_lr_at(o, r->conf.train.iters, r->step);
 	int code = 0;
-	occ_tracer_begin(&l->tracer);
 	run_schedule(l);
 	*v = agree_step(l, &worst);
 	int counts = isfinite(v->loss) && isfinite(v->norm);
@@ -119,10 +117,22 @@ static int step(struct loop *l, struct verdict *v)
 		code = skip_step(l, v, worst);
 	}
 	r->step++;
-	l->step_ms = occ_clock_ms() - from;
-	from = occ_clock_ms();
+	return code;
+}
+
+/* One step, timed and told; what tracing takes is not its time. */
+static int step(struct loop *l, struct verdict *v)
+{
+	struct occ_run *r = &l->run;
+	double lr = occ_lr_at(&r->conf.optimizer, r->conf.train.iters, r->step);
+	double before = occ_clock_ms();
+	occ_tracer_begin(&l->tracer);
+	double from = occ_clock_ms();
+	int code = advance(l, lr, v);
+	double to = occ_clock_ms();
+	l->step_ms = to - from;
 	occ_tracer_end(&l->tracer);
-	occ_metrics_pause(&l->metrics, occ_clock_ms() - from);
+	occ_metrics_pause(&l->metrics, from - before + occ_clock_ms() - to);
 	if (code || r->step % r->conf.log.every == 0 || r->step == r->conf.train.iters || v->stop)
 		occ_metrics_step(&l->metrics, &(struct occ_step_report){v->loss, v->norm, lr});
 	return code;
