@@ -24,7 +24,7 @@ struct occ_sim_stage {
 	int crosses[OCC_NOPS];          /* 1: it leaves the node */
 	const char *codec[OCC_NOPS][2]; /* for the trace; NULL: none */
 	int node;
-	int sharers; /* ranks of this stage on the node: each wants a core; >= 1 */
+	int sharers; /* ranks of this stage on the machine: each wants a core; >= 1 */
 };
 
 struct occ_sim_net {

@@ -97,6 +97,9 @@ void occ_plan_work(const struct occ_plan *p, const struct occ_policy *policy,
 void occ_plan_measure_net(struct occ_plan *p, struct occ_comm *world);
 void occ_plan_measured(struct occ_comm *world);
 
+/* Ranks of a stage on the node of its first rank: they share what leaves it. */
+int occ_plan_neighbours(const struct occ_plan *p, int stage);
+
 void occ_plan_rungs(struct occ_plan *p); /* fills rung */
 void occ_plan_rungs_release(struct occ_plan *p);
 /* A step with pipeline gradients marked by `mark`, at `node` bytes/s out of each node. */

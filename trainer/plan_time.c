@@ -321,7 +321,7 @@ static void add_link(const struct occ_plan *p, const struct occ_schedule *s, enu
 			l->transfers++;
 			l->compressed += critical && g->codec[op][1];
 		}
-	double ranks = l->crosses ? g->sharers : 1; /* bytes are of all ranks on the node */
+	int ranks = l->crosses ? occ_plan_neighbours(p, s->stage) : 1; /* whose bytes these are */
 	l->dense_bytes = g->bytes[op][0] / ranks;
 	l->wire_bytes = g->bytes[op][1] / ranks;
 	double rate = l->crosses ? 1e9 * p->hw.node.gbytes_per_s / ranks
@@ -347,10 +347,9 @@ int occ_plan_links(const struct occ_plan *p, struct occ_plan_link *link)
 
 double occ_plan_sum_ms(const struct occ_plan *p, int stage, double bytes)
 {
-	const struct occ_sim_stage *g = &p->rung[0].stage[stage];
-	double rate = g->crosses[OCC_REDUCE_GRADS] ? 1e9 * p->hw.node.gbytes_per_s / g->sharers
-						   : 1e9 * p->hw.inside.gbytes_per_s;
-	return 1e3 * bytes / rate;
+	int crosses = p->rung[0].stage[stage].crosses[OCC_REDUCE_GRADS];
+	double node = 1e9 * p->hw.node.gbytes_per_s / occ_plan_neighbours(p, stage);
+	return 1e3 * bytes / (crosses ? node : 1e9 * p->hw.inside.gbytes_per_s);
 }
 
 struct occ_plan_embedding occ_plan_embedding(const struct occ_plan *p)

@@ -17,17 +17,17 @@ static int is_send(int op)
 	return op == OCC_SEND_ACT || op == OCC_SEND_GRAD;
 }
 
-/* Seconds that a collective of `size` ranks keeps this one: what is not a flow of its own in the
- * simulator. */
-static double exchange_s(const struct occ_plan *p, const struct occ_span *s, int size, int sharers,
-			 int flows)
+/* Seconds that a collective of `size` ranks keeps this one. What sums send out of a node is left
+ * out: the simulator's flow. */
+static double exchange_s(const struct occ_plan *p, int stage, int op, const struct occ_span *s,
+			 int size)
 {
 	double inter = (double)s->inter_node_bytes, inside = (double)s->wire_bytes - inter;
 	double turns = size > 1 ? (double)s->messages / (size - 1) : 0;
 	double t = inside / (1e9 * p->hw.inside.gbytes_per_s);
-	if (flows)
+	if (is_sum(op))
 		return t;
-	t += inter * sharers / (1e9 * p->hw.node.gbytes_per_s);
+	t += inter * occ_plan_neighbours(p, stage) / (1e9 * p->hw.node.gbytes_per_s);
 	return t + turns * 1e-6 * (inter > 0 ? p->hw.node.latency_us : p->hw.inside.latency_us);
 }
 
@@ -38,10 +38,10 @@ static double fold_s(const struct occ_plan *p, const struct occ_span *s, int siz
 	return 3 * values / (1e9 * p->hw.device.memory_gbytes_per_s);
 }
 
-static void note_span(const struct occ_plan *p, const struct occ_instr *in,
-		      const struct occ_span *s, struct occ_sim_stage *out)
+static void note_span(const struct occ_plan *p, int stage, int op, const struct occ_span *s,
+		      struct occ_sim_stage *out)
 {
-	int op = in->op, critical = s->critical;
+	int critical = s->critical;
 	int size = op == OCC_REDUCE_GRADS   ? p->layout.data
 		   : op == OCC_REDUCE_EMBED ? 2 * p->layout.data
 					    : p->layout.tensor;
@@ -54,7 +54,7 @@ static void note_span(const struct occ_plan *p, const struct occ_instr *in,
 		out->crosses[op] = inter > 0;
 		return;
 	}
-	out->compute[op][critical] += exchange_s(p, s, size, out->sharers, is_sum(op));
+	out->compute[op][critical] += exchange_s(p, stage, op, s, size);
 	if (!is_sum(op))
 		return;
 	out->compute[op][critical] += fold_s(p, s, size);
@@ -110,8 +110,7 @@ static void read_bytes(const struct occ_plan *p, const struct occ_plan_rank *r,
 	for (int op = 0; op < OCC_NOPS; op++)
 		for (int critical = 0; critical < 2; critical++)
 			if (last[op][critical])
-				note_span(p, &(struct occ_instr){.op = (uint8_t)op},
-					  last[op][critical], out);
+				note_span(p, r->topo.place.pp, op, last[op][critical], out);
 }
 
 static double optimizer_s(struct occ_plan_rank *r, const struct occ_plan *p)
@@ -206,7 +205,7 @@ static void add_neighbours(const struct occ_plan *p, const struct occ_policy *po
 	double unused;
 	reckoned.measured = 0;
 	for (int rank = first + 1; rank < p->ranks && rank < last && crosses; rank++) {
-		struct occ_sim_stage one = {.sharers = out->sharers};
+		struct occ_sim_stage one = {0};
 		if (occ_place_of(&p->layout, rank).pp != stage)
 			continue;
 		trace_rank(&reckoned, policy, rank, &one, &theirs, &unused);
@@ -216,13 +215,34 @@ static void add_neighbours(const struct occ_plan *p, const struct occ_policy *po
 	}
 }
 
-static int sharers(const struct occ_plan *p, int first)
+static int first_rank(const struct occ_plan *p, int stage)
 {
-	int stage = occ_place_of(&p->layout, first).pp, n = 0;
-	int last = (first / p->per_node + 1) * p->per_node;
-	for (int rank = first; rank < p->ranks && rank < last; rank++)
-		n += occ_place_of(&p->layout, rank).pp == stage;
-	return n;
+	return occ_rank_of(&p->layout, (struct occ_place){.pp = stage});
+}
+
+/* Stages lie one behind the other: ranks of this one on nodes from..to. */
+static int ranks_on(const struct occ_plan *p, int stage, int from, int to)
+{
+	int at = first_rank(p, stage), end = at + p->layout.tensor * p->layout.data;
+	int low = from * p->per_node, high = (to + 1) * p->per_node;
+	return (end < high ? end : high) - (at > low ? at : low);
+}
+
+int occ_plan_neighbours(const struct occ_plan *p, int stage)
+{
+	int node = first_rank(p, stage) / p->per_node;
+	return ranks_on(p, stage, node, node);
+}
+
+/* Ranks of a stage on the machine of its first: they want cores at the same time. */
+static int sharers(const struct occ_plan *p, int stage)
+{
+	int64_t machines = p->hw.host.machines;
+	int node = first_rank(p, stage) / p->per_node, last = node;
+	while (machines > 0 && last + 1 < p->nodes &&
+	       (last + 1) * machines / p->nodes == node * machines / p->nodes)
+		last++;
+	return ranks_on(p, stage, node, last);
 }
 
 void occ_plan_work(const struct occ_plan *p, const struct occ_policy *policy,
@@ -232,11 +252,11 @@ void occ_plan_work(const struct occ_plan *p, const struct occ_policy *policy,
 	out->sent = occ_alloc((size_t)p->layout.pipeline, sizeof(*out->sent));
 	out->optimizer_s = 0;
 	for (int s = 0; s < p->layout.pipeline; s++) {
-		int first = occ_rank_of(&p->layout, (struct occ_place){.pp = s});
+		int first = first_rank(p, s);
 		struct occ_sim_stage *g = &out->stage[s];
 		double optimizer;
 		g->node = first / p->per_node;
-		g->sharers = sharers(p, first);
+		g->sharers = sharers(p, s);
 		trace_rank(p, policy, first, g, &out->sent[s], &optimizer);
 		out->optimizer_s = fmax(out->optimizer_s, optimizer);
 		add_neighbours(p, policy, first, g);
