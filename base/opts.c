@@ -235,22 +235,23 @@ void occ_opts_release(const struct occ_opts *o, void *conf)
 
 int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, struct occ_err *e)
 {
-	char key[128];
+	char key[128], where[32];
+	const char *flag = o->flag ? o->flag : "--set";
 	const char *equals = strchr(assignment, '=');
 	size_t n = equals ? (size_t)(equals - assignment) : 0;
 	if (!equals || n == 0 || n >= sizeof(key))
-		return occ_fail(e, OCC_E_CONFIG, "--set %.200s: the form is section.key=value",
+		return occ_fail(e, OCC_E_CONFIG, "%s %.200s: the form is section.key=value", flag,
 				assignment);
 	snprintf(key, sizeof(key), "%.*s", (int)n, assignment);
 	const struct occ_opt *row = occ_opts_find(o, key);
 	if (!row && occ_opts_is_section(o, key))
-		return occ_fail(e, OCC_E_CONFIG, "--set %s: this is a section; set one of its keys",
-				key);
+		return occ_fail(e, OCC_E_CONFIG, "%s %s: this is a section; set one of its keys",
+				flag, key);
 	if (!row)
-		return occ_fail(e, OCC_E_CONFIG, "--set: unknown key \"%s\"; did you mean \"%s\"?",
-				key, occ_opts_nearest(o, key));
+		return occ_fail(e, OCC_E_CONFIG, "%s: unknown key \"%s\"; did you mean \"%s\"?",
+				flag, key, occ_opts_nearest(o, key));
 	if (!occ_opts_is_utf8(equals + 1)) /* it could not be printed as JSON */
-		return occ_fail(e, OCC_E_CONFIG, "--set: %s: not UTF-8", key);
+		return occ_fail(e, OCC_E_CONFIG, "%s: %s: not UTF-8", flag, key);
 	struct occ_json_fault fault;
 	cJSON *v = occ_opts_json_parse(equals + 1, &fault);
 	int word = (row->type == OCC_OPT_STRING || row->type == OCC_OPT_STAGES) && equals[1] != '"';
@@ -260,13 +261,14 @@ int occ_opts_set(const struct occ_opts *o, void *conf, const char *assignment, s
 	}
 	if (!v && row->type == OCC_OPT_STRINGS)
 		return occ_fail(e, OCC_E_CONFIG,
-				"--set: %s: a list of strings is needed, as JSON, not %.200s; "
+				"%s: %s: a list of strings is needed, as JSON, not %.200s; "
 				"one file is %s=[\"a.txt\"]",
-				key, equals + 1, key);
+				flag, key, equals + 1, key);
 	if (!v)
-		return occ_fail(e, OCC_E_CONFIG, "--set: %s: %s is needed, as JSON, not %.200s",
+		return occ_fail(e, OCC_E_CONFIG, "%s: %s: %s is needed, as JSON, not %.200s", flag,
 				key, type_name[row->type], equals + 1);
-	int bad = occ_opts_store(row, conf, v, "--set: ", e);
+	snprintf(where, sizeof(where), "%s: ", flag);
+	int bad = occ_opts_store(row, conf, v, where, e);
 	cJSON_Delete(v);
 	return bad;
 }

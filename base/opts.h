@@ -43,6 +43,7 @@ struct occ_opt {
 struct occ_opts {
 	const struct occ_opt *rows;
 	int n;
+	const char *flag; /* that sets one on the command line; NULL: --set */
 };
 
 /* All fields from the defaults. `conf` is then released by occ_opts_release. */

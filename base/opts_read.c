@@ -94,6 +94,17 @@ static int refuse_syntax(const char *text, const char *file, const struct occ_js
 			*f->why ? ")" : "");
 }
 
+/* JSON that is no object; the first section shows what one looks like. */
+static int refuse_other(const struct source *s, struct occ_err *e)
+{
+	int i = 0, line = line_of(s->text, strspn(s->text, " \t\r\n"));
+	while (i < s->opts->n - 1 && !strchr(s->opts->rows[i].key, '.'))
+		i++;
+	const char *key = s->opts->rows[i].key;
+	return occ_fail(e, OCC_E_CONFIG, "%s:%d: an object is needed: {\"%.*s\": {...}, ...}",
+			s->file, line, (int)strcspn(key, "."), key);
+}
+
 int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const char *file,
 		   struct occ_err *e)
 {
@@ -102,11 +113,7 @@ int occ_opts_parse(const struct occ_opts *o, void *conf, const char *text, const
 	cJSON *tree = occ_opts_json_parse(text, &fault);
 	if (!tree)
 		return refuse_syntax(text, file, &fault, e);
-	int bad = cJSON_IsObject(tree)
-			  ? read_object(&s, tree, text, "", e)
-			  : occ_fail(e, OCC_E_CONFIG,
-				     "%s:%d: an object is needed: {\"model\": {...}, ...}", file,
-				     line_of(text, strspn(text, " \t\r\n")));
+	int bad = cJSON_IsObject(tree) ? read_object(&s, tree, text, "", e) : refuse_other(&s, e);
 	cJSON_Delete(tree);
 	return bad;
 }

@@ -54,7 +54,8 @@ static const struct flag flags[] = {
 	{"--hardware", HARDWARE, 0, IN(OCC_PLAN), 0,
 	 "a profile (configs/hardware/*.json) or key=value of one; later wins"},
 	{"--measure", FLAG, AT(measure), IN(OCC_PLAN), 0,
-	 "time this device's layers and codecs; under mpirun the network too"},
+	 "time this device's layers and codecs by a few micro-batches of each stage; under "
+	 "mpirun the network too"},
 	{"--trace", TEXT, AT(trace), IN(OCC_PLAN), 0,
 	 "write the predicted step to this file, as log.trace_iters does a real one"},
 	{"--json", FLAG, AT(json), IN(OCC_PLAN), 0, "one JSON object"},

@@ -164,7 +164,7 @@ static const struct occ_opt rows[] = {
 	     "fused embedding synchronisation"),
 };
 
-const struct occ_opts occ_config_opts = {rows, sizeof(rows) / sizeof(rows[0])};
+const struct occ_opts occ_config_opts = {rows, sizeof(rows) / sizeof(rows[0]), "--set"};
 
 int occ_config_load(struct occ_config *c, const char *path, char *const *sets, int nsets,
 		    struct occ_err *e)

@@ -39,7 +39,7 @@ static const struct occ_opt rows[] = {
 	 "cores of a machine; 0: enough for its ranks"},
 };
 
-const struct occ_opts occ_hardware_opts = {rows, sizeof(rows) / sizeof(rows[0])};
+const struct occ_opts occ_hardware_opts = {rows, sizeof(rows) / sizeof(rows[0]), "--hardware"};
 
 int occ_hardware_load(struct occ_hardware *h, char *const *words, int n, struct occ_err *e)
 {

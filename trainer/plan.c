@@ -16,11 +16,14 @@ static int load(struct occ_plan *p, struct occ_comm *world, struct occ_err *e)
 	int64_t model = c->parallel.tensor * c->parallel.pipeline;
 	int64_t least = model * (c->parallel.data > 0 ? c->parallel.data : 1);
 	int64_t started = world && world->size > 1 ? world->size : least;
-	p->ranks = (int)(a->ranks > 0 ? a->ranks : started);
+	if (a->ranks > 1 << 24)
+		return occ_fail(e, OCC_E_CONFIG, "--ranks %lld: at most %d", (long long)a->ranks,
+				1 << 24);
 	if (c->parallel.pipeline > OCC_SIM_STAGES)
 		return occ_fail(e, OCC_E_CONFIG,
 				"parallel.pipeline %lld: plan simulates at most %d stages",
 				(long long)c->parallel.pipeline, OCC_SIM_STAGES);
+	p->ranks = (int)(a->ranks > 0 ? a->ranks : started);
 	return occ_config_check(c, p->ranks, e);
 }
 

@@ -10,11 +10,11 @@ const char *const occ_plan_measured_what[] = {"no", "device", "device and networ
 
 static void print_head(const struct occ_plan *p)
 {
-	printf("%lld parameters; %d ranks = tp %d x pp %d x dp %d on %d node%s, %lld "
+	printf("%lld parameters; %d rank%s = tp %d x pp %d x dp %d on %d node%s, %lld "
 	       "micro-batches\n",
-	       (long long)occ_gpt_parameters(&p->shape), p->ranks, p->layout.tensor,
-	       p->layout.pipeline, p->layout.data, p->nodes, p->nodes == 1 ? "" : "s",
-	       (long long)p->nmicro);
+	       (long long)occ_gpt_parameters(&p->shape), p->ranks, p->ranks == 1 ? "" : "s",
+	       p->layout.tensor, p->layout.pipeline, p->layout.data, p->nodes,
+	       p->nodes == 1 ? "" : "s", (long long)p->nmicro);
 	if (p->measured)
 		printf("measured on this machine: %s\n", occ_plan_measured_what[p->measured]);
 	else
@@ -199,7 +199,7 @@ static void print_marks(const struct occ_plan *p)
 	else if (even <= 0)
 		puts("this compression does not shorten the step at any rate");
 	else
-		printf("this compression shortens the step below %.3g GB/s out of a node\n",
+		printf("this compression shortens the step below %.4g GB/s out of a node\n",
 		       1e-9 * even);
 }
 

@@ -545,7 +545,7 @@ static void test_unbounded(void)
 		{"s.list=[9007199254740993]", 1},     {"s.list=[-9007199254740991]", 0},
 		{"s.real=1.7976931348623157e308", 0}, {"s.real=-1e300", 0},
 	};
-	const struct occ_opts table = {rows, 3};
+	const struct occ_opts table = {rows, 3, NULL};
 	occ_opts_defaults(&table, &a);
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		struct occ_err e = {0};
