@@ -51,3 +51,17 @@ finish() {
 	[ "$failed" = 0 ]
 	exit
 }
+
+# Emulated nodes, or the test ends here with the reason.
+need_nodes() {
+	local why=
+	if [ "$OCC_MPI" != 1 ]; then
+		why="mpirun: this build has no MPI or a sanitizer that it does not suit"
+	elif [ "$(id -u)" != 0 ]; then
+		why="emulated nodes: needs root"
+	elif ! unshare --net --uts --ipc --mount --pid --fork sh -c 'ip link add x0 type veth peer name x1 &&
+		ip link add br0 type bridge && tc qdisc add dev x0 root tbf rate 1mbit burst 10000 latency 1ms' >"$tmp/out" 2>&1; then
+		why="emulated nodes: $(head -n 1 "$tmp/out")"
+	fi
+	[ -z "$why" ] || { skip "$why"; finish; }
+}

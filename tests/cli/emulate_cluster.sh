@@ -2,19 +2,7 @@
 # scripts/emulate-cluster: over two emulated nodes the losses are those of threads, bit for bit; what metrics
 # say crossed is what the kernel counted on the interfaces; rate and delay hold; nothing stays behind. TIME: 120
 . tests/lib.sh
-if [ "$OCC_MPI" != 1 ]; then
-	skip "mpirun: this build has no MPI or a sanitizer that it does not suit"
-	finish
-fi
-if [ "$(id -u)" != 0 ]; then
-	skip "emulated nodes: needs root"
-	finish
-fi
-if ! unshare --net --uts --ipc --mount --pid --fork sh -c 'ip link add x0 type veth peer name x1 &&
-	ip link add br0 type bridge && tc qdisc add dev x0 root tbf rate 1mbit burst 10000 latency 1ms' >"$tmp/out" 2>&1; then
-	skip "emulated nodes: $(head -n 1 "$tmp/out")"
-	finish
-fi
+need_nodes
 cluster=scripts/emulate-cluster
 
 cat >"$tmp/c.json" <<JSON

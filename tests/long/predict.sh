@@ -2,19 +2,11 @@
 # What `plan --measure` says of a step over two emulated nodes comes true to 15 %: a pipeline of two and two
 # replicas, links of 50 Mbit/s to 1 Gbit/s. TIME: 900
 . tests/lib.sh
-if [ "$OCC_MPI" != 1 ] || [ -n "${OCC_SAN-}" ]; then
-	skip "times over emulated nodes: a build without MPI, or a sanitizer"
+if [ -n "${OCC_SAN-}" ]; then
+	skip "times over emulated nodes: a sanitizer"
 	finish
 fi
-if [ "$(id -u)" != 0 ]; then
-	skip "emulated nodes: needs root"
-	finish
-fi
-if ! unshare --net --uts --ipc --mount --pid --fork sh -c 'ip link add x0 type veth peer name x1 &&
-	ip link add br0 type bridge && tc qdisc add dev x0 root tbf rate 1mbit burst 10000 latency 1ms' >"$tmp/out" 2>&1; then
-	skip "emulated nodes: $(head -n 1 "$tmp/out")"
-	finish
-fi
+need_nodes
 json=$BUILD/tests/tools/json
 
 cat >"$tmp/c.json" <<JSON
