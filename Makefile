@@ -7,8 +7,11 @@ ARCH ?= native
 MPI  ?= 1
 BLAS ?= onednn
 PREFIX ?= /usr/local
-Q    := $(if $(V),,@)
-say   = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
+CUDA ?=
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCH ?= 80 90 100
+Q    := $(if $(VERBOSE),,@)
+say   = $(if $(VERBOSE),,@printf '  %-4s %s\n' $(1) $(2))
 
 B    := build/$(ARCH)-mpi$(MPI)-$(BLAS)$(if $(SAN),-$(subst $(comma),+,$(SAN)))
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -19,9 +22,12 @@ OPT  := -O3 -march=$(ARCH) -g $(OMP) -ffp-contract=fast -fno-math-errno -fno-tra
 CFLAGS_ALL = -std=c11 $(WARN) $(OPT) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -O1) $(CFLAGS)
 CPPFLAGS_ALL = -I. -MMD -MP -D_GNU_SOURCE $(CPPFLAGS)
+NVCCFLAGS = -std=c++17 -O3 -I. -lineinfo -Xcompiler -Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a$(comma)code=sm_$a) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(comma)code=compute_$(lastword $(CUDA_ARCH))
 LIBS := -lcjson -lm -pthread -lgomp
 
-SRC := $(filter-out %_mpi.c %_nompi.c %gemm_onednn.c %gemm_openblas.c, \
+SRC := $(filter-out %_mpi.c %_nompi.c %gemm_onednn.c %gemm_openblas.c \
+	base/cuda_%.c base/device_cuda.c, \
 	$(wildcard base/*.c compress/*.c parallel/*.c model/*.c trainer/*.c))
 SRC += base/gemm_$(BLAS).c
 LIBS += $(if $(filter onednn,$(BLAS)),-ldnnl,-lopenblas)
@@ -34,51 +40,70 @@ SRC += parallel/comm_nompi.c
 endif
 
 OBJ := $(SRC:%.c=$B/%.o)
+# With CUDA: the same objects but for the list of devices, and those of base/cuda*. What is linked stands apart.
+ifeq ($(CUDA),1)
+V := $B/cuda
+OBJ := $(filter-out $B/base/device.o,$(OBJ)) $(patsubst %,$V/%.o,base/device.c base/device_cuda.c \
+	$(wildcard base/cuda_*.c base/cuda_*.cu))
+LIBS := -L$(CUDA_HOME)/lib64 -lcublas -lcudart -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
+ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
+$(error CUDA=1: no bin/nvcc under $(CUDA_HOME); say where the CUDA toolkit is, with cuBLAS: make CUDA=1 CUDA_HOME=DIR)
+endif
+else
+V := $B
+endif
 LIBOBJ := $(filter-out $B/trainer/main.o,$(OBJ))
 TEST_SRC := $(wildcard tests/unit/*.c tests/ranks/*.c)
-TESTS := $(TEST_SRC:%.c=$B/%) $(patsubst %.c,$B/%,$(wildcard tests/tools/*.c))
+TESTS := $(TEST_SRC:%.c=$V/%) $(patsubst %.c,$V/%,$(wildcard tests/tools/*.c))
 BENCH_SRC := $(wildcard bench/*.c)
-BENCHES := $(BENCH_SRC:%.c=$B/%)
-# The plain build leaves the program at the top; variants stay under build/.
-BIN := $(if $(SAN)$(filter-out native,$(ARCH))$(filter-out 1,$(MPI))$(filter-out onednn,$(BLAS)),$B/occ-train,occ-train)
+BENCHES := $(BENCH_SRC:%.c=$V/%)
+# The native build, with CUDA or without, leaves a copy at the top; all variants stay under build/.
+BIN := $V/occ-train
+TOP := $(if $(SAN)$(filter-out native,$(ARCH))$(filter-out 1,$(MPI))$(filter-out onednn,$(BLAS)),,occ-train)
 
 KEEP := $(if $(findstring address,$(SAN)),$B/tests/keep.o)
 LINK = $(LDFLAGS) $(KEEP) $(if $(SAN),-rdynamic) $(LIBS)
 
 # What the compiler needs; one line names what is missing, before anything is compiled.
 NEEDS := core $(BLAS) $(if $(filter 1,$(MPI)),mpi)
-RUN_TESTS = scripts/run-tests --build $B --bin $(BIN) $(if $(SAN),--san $(SAN))
+RUN_TESTS = scripts/run-tests --build $V --bin $(BIN) $(if $(SAN),--san $(SAN))
 
 SUBMAKE = $(MAKE) -s --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-ifeq ($(CUDA),1)
-$(error CUDA=1: the CUDA backend is not built yet)
-endif
+all: $(BIN) ## the program: ./occ-train (CUDA=1: with GPUs; CUDA_HOME, CUDA_ARCH="80 90 100")
+	$(if $(TOP),$(Q)cmp -s $< $(TOP) || cp -f $< $(TOP))
 
-all: $(BIN) ## the program (CPU): ./occ-train
-
-$B/.needs: scripts/install-deps
+$V/.needs: scripts/install-deps
 	$(Q)scripts/install-deps --check $(NEEDS) && mkdir -p $(@D) && touch $@
 
 $(BIN): $(OBJ) $(KEEP)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $(OBJ) $(LINK)
 
-$B/liboccall.a: $(LIBOBJ)
+$V/liboccall.a: $(LIBOBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $(LIBOBJ)
 
-$B/%.o: %.c | $B/.needs
+# CUDA: what includes its headers, and its kernels.
+$V/%.c.o: %.c | $V/.needs
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) -DOCC_CUDA -I$(CUDA_HOME)/include $(CFLAGS_ALL) -c -o $@ $<
+
+$V/%.cu.o: %.cu | $V/.needs
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D) && $(CUDA_HOME)/bin/nvcc $(NVCCFLAGS) -MD -MF $V/$*.cu.d -c -o $@ $<
+
+$B/%.o: %.c | $V/.needs
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
 
-$B/tests/%: tests/%.c $B/liboccall.a $(KEEP)
+$V/tests/%: tests/%.c $V/liboccall.a $(KEEP)
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LINK)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $V/liboccall.a $(LINK)
 
-$B/bench/%: bench/%.c $B/liboccall.a $(KEEP)
+$V/bench/%: bench/%.c $V/liboccall.a $(KEEP)
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $B/liboccall.a $(LINK)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $V/liboccall.a $(LINK)
 
 tests: $(TESTS) ## build the unit and rank tests
 benches: $(BENCHES) ## build the benchmarks
@@ -92,11 +117,11 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
 test: deps ## build and test (T=PART picks tests by their path; SAN=address,undefined or thread)
-	+@$(SUBMAKE) all tests
+	+@$(SUBMAKE) $(BIN) tests
 	@$(RUN_TESTS) $(T)
 
 test-all: deps ## the long tier too
-	+@$(SUBMAKE) all tests
+	+@$(SUBMAKE) $(BIN) tests
 	@$(RUN_TESTS) --long $(T)
 
 bench: all benches ## step time and GFLOP/s, beside PyTorch where it is installed
@@ -125,4 +150,7 @@ help: ## this list
 
 .PHONY: all tests benches deps demo test test-all bench ladder lint format docs install clean help
 .SECONDARY:
+ifeq ($(CUDA),1)
+include tests/cudaemu/rules.mk
+endif
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(BENCHES:=.d)

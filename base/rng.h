@@ -5,11 +5,13 @@
 
 #include <stdint.h>
 
+#include "base/type.h"
+
 struct occ_philox {
 	uint32_t x[4];
 };
 
-static inline struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
+OCC_INLINE struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
 					   uint32_t c3)
 {
 	uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -23,7 +25,8 @@ static inline struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c
 		k0 += 0x9E3779B9u;
 		k1 += 0xBB67AE85u;
 	}
-	return (struct occ_philox){{c0, c1, c2, c3}};
+	struct occ_philox r = {{c0, c1, c2, c3}};
+	return r;
 }
 
 /* Streams keep independent uses of one seed apart. Every use stands here. */
@@ -57,7 +60,7 @@ struct occ_drop {
 };
 
 /* The four factors (0 or 1/(1-p)) of columns 4*quad .. 4*quad+3 of a row, in global indices. */
-static inline void occ_drop_quad(const struct occ_drop *d, int64_t row, int64_t quad, float out[4])
+OCC_INLINE void occ_drop_quad(const struct occ_drop *d, int64_t row, int64_t quad, float out[4])
 {
 	struct occ_philox r =
 		occ_philox(d->key, (uint32_t)row, (uint32_t)(row >> 32) ^ (d->site << 16),
@@ -69,7 +72,7 @@ static inline void occ_drop_quad(const struct occ_drop *d, int64_t row, int64_t 
 }
 
 /* The factor of one element, local indices. */
-static inline float occ_drop_at(const struct occ_drop *d, int64_t row, int64_t col)
+OCC_INLINE float occ_drop_at(const struct occ_drop *d, int64_t row, int64_t col)
 {
 	float f[4];
 	int64_t c = d->col0 + col;

@@ -6,14 +6,21 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Small functions that kernels use too. */
+#ifdef __CUDACC__
+#define OCC_INLINE static inline __host__ __device__
+#else
+#define OCC_INLINE static inline
+#endif
+
 enum occ_type { OCC_F32, OCC_BF16 };
 
-static inline size_t occ_type_size(enum occ_type t)
+OCC_INLINE size_t occ_type_size(enum occ_type t)
 {
 	return t == OCC_BF16 ? 2 : 4;
 }
 
-static inline float occ_bf16_to_f32(uint16_t h)
+OCC_INLINE float occ_bf16_to_f32(uint16_t h)
 {
 	uint32_t u = (uint32_t)h << 16;
 	float f;
@@ -22,7 +29,7 @@ static inline float occ_bf16_to_f32(uint16_t h)
 }
 
 /* NaN stays NaN (quiet), infinity stays infinity. */
-static inline uint16_t occ_f32_to_bf16(float f)
+OCC_INLINE uint16_t occ_f32_to_bf16(float f)
 {
 	uint32_t u;
 	memcpy(&u, &f, sizeof(u));
@@ -32,7 +39,7 @@ static inline uint16_t occ_f32_to_bf16(float f)
 }
 
 /* fp16, round to nearest even; overflow gives infinity, NaN stays NaN. */
-static inline uint16_t occ_f32_to_f16(float f)
+OCC_INLINE uint16_t occ_f32_to_f16(float f)
 {
 	uint32_t u, sign, magnitude;
 	memcpy(&u, &f, sizeof(u));
@@ -53,7 +60,7 @@ static inline uint16_t occ_f32_to_f16(float f)
 	return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
 }
 
-static inline float occ_f16_to_f32(uint16_t h)
+OCC_INLINE float occ_f16_to_f32(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = h >> 10 & 0x1fu, m = h & 0x3ffu, u;
 	float f;

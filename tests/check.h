@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static int check_passed, check_failed;
 
@@ -20,6 +21,14 @@ static int check_passed, check_failed;
 	} while (0)
 
 #define CHECK_NEAR(a, b, tol, ...) CHECK(fabs((double)(a) - (double)(b)) <= (tol), __VA_ARGS__)
+
+/* The device under test: that of the environment (run-tests sets it where GPU code runs on the CPU),
+ * else `usual`. */
+static inline const char *check_device(const char *usual)
+{
+	const char *name = getenv("OCC_TEST_DEVICE");
+	return name && *name ? name : usual;
+}
 
 /* Last statement of main: return check_done(); */
 static inline int check_done(void)

@@ -52,13 +52,23 @@ check "srun without pmix: exit $code instead of 5" [ "$code" = 5 ]
 
 # train.sbatch: a signal in the middle, a requeue, the rest. Meanwhile the sweep runs on the free CPUs.
 log=(--set "log.dir=$tmp/job" --set "checkpoint.dir=$tmp/job/checkpoint" --set train.iters=300)
-job=$(sbatch --parsable -N2 --ntasks-per-node=2 --oversubscribe -o "$tmp/job.out" scripts/slurm/train.sbatch \
-	--config "$tmp/c.json" "${log[@]}")
-check "it trains" await 30 grep -qs '"iter":20,' "$tmp/job/metrics.jsonl"
-scancel --signal=USR1 "$job"
+start() {
+	rm -rf "$tmp/job" "$tmp/job.out"
+	job=$(sbatch --parsable -N2 --ntasks-per-node=2 --oversubscribe -o "$tmp/job.out" scripts/slurm/train.sbatch \
+		--config "$tmp/c.json" "${log[@]}")
+	check "it trains" await 30 grep -qs '"iter":20,' "$tmp/job/metrics.jsonl"
+	scancel --signal=USR1 "$job"
+	check "a signal: it is requeued" await 20 requeued
+	check "each rank says 75" grep -q 'exit code 75' "$tmp/job.out"
+}
 requeued() { [ "$(state "$job" Restarts)" = 1 ]; }
-check "a signal: it is requeued" await 20 requeued
-check "each rank says 75" grep -q 'exit code 75' "$tmp/job.out"
+# Slurm's PMIx plugin sometimes loses a rank that nothing happened to while the ranks meet, and kills the step:
+# once seen with a step that is started again while others start. Then, and only then, once more.
+lost() {
+	grep -q 'pmixp_client.*Error handler invoked' "$tmp/job.out" && ! grep -q 'resumed from' "$tmp/job.out" &&
+		! grep -E 'srun: error: .*tasks? ' "$tmp/job.out" | grep -vqE 'Killed$|exit code 75$'
+}
+start
 
 grid=(--config "$tmp/c.json" --out "$tmp/sweep" --set checkpoint.dir=any --set compress.pipeline_backward.codec=powersgd
 	--grid "compress.pipeline_backward.rank=1,0,2")
@@ -75,7 +85,13 @@ done
 check "sweep: 2 failed: $(cat "$tmp/table")" grep -qE '^2 .* 2  occ-train: .*out of range' "$tmp/table"
 
 check "the job ends" await 60 done_with "$job"
-check "well: $(tail -n 5 "$tmp/job.out")" [ "$(state "$job" JobState)-$(state "$job" ExitCode)" = COMPLETED-0:0 ]
+if lost; then
+	echo "slurm.sh: Slurm lost a rank; once more" >&2
+	start
+	check "the second job ends" await 60 done_with "$job"
+fi
+well() { [ "$(state "$job" JobState)-$(state "$job" ExitCode)" = COMPLETED-0:0 ]; }
+check "well: $(grep -v '^step ' "$tmp/job.out")" well
 check "it resumed" grep -q 'resumed from' "$tmp/job.out"
 check "300 steps without a break" threads --set log.dir="$tmp/whole" --set train.iters=300 >"$tmp/out" 2>&1
 check "requeued and whole: the same bits" same job whole

@@ -472,6 +472,20 @@ static int same_bits(const struct result *a, const struct result *b)
 	return 1;
 }
 
+/* A device that is neither ref's kin nor made of threads. */
+static void slot_round_of(const char *device, const struct slot *s, enum occ_type type, int round)
+{
+	struct result ref = run_slot(s, "ref", type, 1, round);
+	struct result one = run_slot(s, device, type, 1, round);
+	struct result again = run_slot(s, device, type, 1, round);
+	compare(s, &one, &ref, device, type, round);
+	CHECK(same_bits(&one, &again), "%s of %s: not the same twice, round %d", s->name, device,
+	      round);
+	result_free(&ref);
+	result_free(&one);
+	result_free(&again);
+}
+
 static void slot_round(const struct slot *s, enum occ_type type, int round)
 {
 	struct result ref = run_slot(s, "ref", type, 1, round);
@@ -580,11 +594,19 @@ static void ranks(void)
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 16;
+	const char *device = check_device(NULL);
 	for (int i = 0; i < NSLOTS; i++)
 		for (int round = 0; round < rounds; round++) {
+			if (device) {
+				slot_round_of(device, &slots[i], OCC_F32, round);
+				slot_round_of(device, &slots[i], OCC_BF16, round);
+				continue;
+			}
 			slot_round(&slots[i], OCC_F32, round);
 			slot_round(&slots[i], OCC_BF16, round);
 		}
+	if (device)
+		return check_done();
 	ranks();
 	openings();
 	allocations();

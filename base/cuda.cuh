@@ -1,0 +1,154 @@
+/* What every .cu file includes first: launching, access to arrays of either type, and sums over
+ * warps and blocks. */
+#ifndef OCC_BASE_CUDA_CUH
+#define OCC_BASE_CUDA_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cuda_bf16.h>
+
+#include "base/cuda.h"
+
+#ifndef OCC_LAUNCH_ON /* the tests' build has its own */
+#include <cuda_runtime.h>
+#define OCC_LAUNCH_ON(stream, kernel, grid, block, smem, ...)                                      \
+	kernel<<<(grid), (block), (smem), (stream)>>>(__VA_ARGS__)
+#define OCC_DYN_SMEM(type, name)                                                                   \
+	extern __shared__ __align__(16) unsigned char occ_dyn_smem_[];                             \
+	type *name = (type *)occ_dyn_smem_
+#endif
+
+/* Enqueues kernel<<<grid, block, smem>>>(...) on d's stream; dies (8) if it cannot be launched. A
+ * template stands in parentheses: OCC_LAUNCH(d, (k<float>), ...). Grids must not be empty. */
+#define OCC_LAUNCH(d, kernel, grid, block, smem, ...)                                              \
+	do {                                                                                       \
+		OCC_LAUNCH_ON(occ_cuda_of(d)->stream, kernel, grid, block, smem, __VA_ARGS__);     \
+		occ_cuda_must(cudaGetLastError(), #kernel);                                        \
+	} while (0)
+
+/* The statements with T as the element type that `type` names. */
+#define OCC_TYPED(type, T, ...)                                                                    \
+	do {                                                                                       \
+		if ((type) == OCC_F32) {                                                           \
+			typedef float T;                                                           \
+			__VA_ARGS__;                                                               \
+		} else {                                                                           \
+			typedef __nv_bfloat16 T;                                                   \
+			__VA_ARGS__;                                                               \
+		}                                                                                  \
+	} while (0)
+
+static const unsigned occ_all_lanes = 0xffffffffu;
+
+__device__ static inline float occ_load(const float *x, int64_t i)
+{
+	return x[i];
+}
+
+__device__ static inline float occ_load(const __nv_bfloat16 *x, int64_t i)
+{
+	return __bfloat162float(x[i]);
+}
+
+__device__ static inline void occ_store(float *x, int64_t i, float v)
+{
+	x[i] = v;
+}
+
+__device__ static inline void occ_store(__nv_bfloat16 *x, int64_t i, float v)
+{
+	x[i] = __float2bfloat16_rn(v);
+}
+
+/* 16 bytes of an array at once; i is the number of the pack, x 16-byte aligned. */
+template <class T> struct occ_pack {
+	enum { N = 16 / sizeof(T) };
+	float v[N];
+};
+
+template <class T> __device__ static inline occ_pack<T> occ_load_pack(const T *x, int64_t i)
+{
+	int4 raw = ((const int4 *)x)[i];
+	T t[occ_pack<T>::N];
+	occ_pack<T> p;
+	memcpy(t, &raw, sizeof(raw));
+#pragma unroll
+	for (int k = 0; k < occ_pack<T>::N; k++)
+		p.v[k] = occ_load(t, k);
+	return p;
+}
+
+template <class T>
+__device__ static inline void occ_store_pack(T *x, int64_t i, const occ_pack<T> &p)
+{
+	T t[occ_pack<T>::N];
+	int4 raw;
+#pragma unroll
+	for (int k = 0; k < occ_pack<T>::N; k++)
+		occ_store(t, k, p.v[k]);
+	memcpy(&raw, t, sizeof(raw));
+	((int4 *)x)[i] = raw;
+}
+
+/* Blocks of `per` that cover n, at most `most`: a kernel whose work may be cut anyhow strides. */
+static inline unsigned occ_blocks(int64_t n, int64_t per, int64_t most)
+{
+	int64_t b = (n + per - 1) / per;
+	return (unsigned)(b < 1 ? 1 : b > most ? most : b);
+}
+
+__device__ static inline float occ_warp_sum(float v)
+{
+	for (int o = 16; o > 0; o >>= 1)
+		v += __shfl_xor_sync(occ_all_lanes, v, o);
+	return v;
+}
+
+__device__ static inline double occ_warp_sum(double v)
+{
+	for (int o = 16; o > 0; o >>= 1)
+		v += __shfl_xor_sync(occ_all_lanes, v, o);
+	return v;
+}
+
+__device__ static inline float occ_warp_max(float v)
+{
+	for (int o = 16; o > 0; o >>= 1)
+		v = fmaxf(v, __shfl_xor_sync(occ_all_lanes, v, o));
+	return v;
+}
+
+/* Sum over a block of NT threads, a multiple of 32; every thread calls it and gets it. */
+template <int NT, class V> __device__ static inline V occ_block_sum(V v)
+{
+	__shared__ V part[NT / 32];
+	v = occ_warp_sum(v);
+	if (NT == 32)
+		return v;
+	if ((threadIdx.x & 31) == 0)
+		part[threadIdx.x >> 5] = v;
+	__syncthreads();
+	v = (threadIdx.x & 31) < NT / 32 ? part[threadIdx.x & 31] : V(0);
+	v = occ_warp_sum(v);
+	__syncthreads(); /* part may be used again */
+	return v;
+}
+
+template <int NT> __device__ static inline float occ_block_max(float v)
+{
+	__shared__ float part[NT / 32];
+	v = occ_warp_max(v);
+	if (NT == 32)
+		return v;
+	if ((threadIdx.x & 31) == 0)
+		part[threadIdx.x >> 5] = v;
+	__syncthreads();
+	v = (threadIdx.x & 31) < NT / 32 ? part[threadIdx.x & 31] : -INFINITY;
+	v = occ_warp_max(v);
+	__syncthreads();
+	return v;
+}
+
+#endif
