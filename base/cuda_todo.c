@@ -43,16 +43,6 @@ void occ_cuda_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C,
 	occ_die(8, "occ_cuda_residual_norm_backward: not built yet");
 }
 
-void occ_cuda_attention_forward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv, void *d_out, float *d_lse)
-{
-	occ_die(8, "occ_cuda_attention_forward: not built yet");
-}
-
-void occ_cuda_attention_backward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv, const void *d_out, const float *d_lse, const void *d_dout, void *d_dqkv)
-{
-	occ_die(8, "occ_cuda_attention_backward: not built yet");
-}
-
 void occ_cuda_embed_forward(struct occ_device *d, int64_t R, int64_t C, int64_t v0, int64_t V, const int32_t *d_tokens, const void *d_wte, void *d_out)
 {
 	occ_die(8, "occ_cuda_embed_forward: not built yet");

@@ -213,7 +213,7 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 g, dim3 b, void **argv, size_t 
     static void *lib;
     if (!lib) {
         const char *n = getenv("OCC_EMU_KERNELS");
-        lib = dlopen(n ? n : "libocc_kernels_emu.so", RTLD_NOW | RTLD_LOCAL);
+        lib = dlopen(n ? n : "libocc_kernels_emu.so", RTLD_LAZY | RTLD_LOCAL);
         if (!lib) { fprintf(stderr, "cuda-emu: %s\n", dlerror()); return err(cudaErrorSharedObjectInitFailed); }
     }
     auto it = host_to_name.find(f);
