@@ -22,7 +22,7 @@ OPT  := -O3 -march=$(ARCH) -g $(OMP) -ffp-contract=fast -fno-math-errno -fno-tra
 CFLAGS_ALL = -std=c11 $(WARN) $(OPT) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -O1) $(CFLAGS)
 CPPFLAGS_ALL = -I. -MMD -MP -D_GNU_SOURCE $(CPPFLAGS)
-NVCCFLAGS = -std=c++17 -O3 -I. -lineinfo -Xcompiler -Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a$(comma)code=sm_$a) \
+NVCCFLAGS = -std=c++17 -O3 -I. -lineinfo -Xptxas -warn-spills,-Werror -Xcompiler -Wall $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a$(comma)code=sm_$a) \
 	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(comma)code=compute_$(lastword $(CUDA_ARCH))
 LIBS := -lcjson -lm -pthread -lgomp
 
@@ -66,7 +66,9 @@ LINK = $(LDFLAGS) $(KEEP) $(if $(SAN),-rdynamic) $(LIBS)
 
 # What the compiler needs; one line names what is missing, before anything is compiled.
 NEEDS := core $(BLAS) $(if $(filter 1,$(MPI)),mpi)
-RUN_TESTS = scripts/run-tests --build $V --bin $(BIN) $(if $(SAN),--san $(SAN))
+# Where there is a CUDA toolkit and no sanitizer is wanted, tests run GPU code too, on the CPU.
+NVCC := $(if $(SAN)$(filter-out 1,$(MPI)),,$(wildcard $(CUDA_HOME)/bin/nvcc))
+RUN_TESTS = scripts/run-tests $(if $(NVCC),--cuda $B/cuda) --build $V --bin $(BIN) $(if $(SAN),--san $(SAN))
 
 SUBMAKE = $(MAKE) -s --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -116,12 +118,18 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	+@$(SUBMAKE) all
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
+# What `make test` needs of the build with CUDA.
+cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC))))
+ifneq ($(CUDA),1)
+	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 $@)
+endif
+
 test: deps ## build and test (T=PART picks tests by their path; SAN=address,undefined or thread)
-	+@$(SUBMAKE) $(BIN) tests
+	+@$(SUBMAKE) $(BIN) tests && $(SUBMAKE) cuda-tests
 	@$(RUN_TESTS) $(T)
 
 test-all: deps ## the long tier too
-	+@$(SUBMAKE) $(BIN) tests
+	+@$(SUBMAKE) $(BIN) tests && $(SUBMAKE) cuda-tests
 	@$(RUN_TESTS) --long $(T)
 
 bench: all benches ## step time and GFLOP/s, beside PyTorch where it is installed
@@ -148,7 +156,7 @@ clean: ## remove what was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-.PHONY: all tests benches deps demo test test-all bench ladder lint format docs install clean help
+.PHONY: all tests cuda-tests benches deps demo test test-all bench ladder lint format docs install clean help
 .SECONDARY:
 ifeq ($(CUDA),1)
 include tests/cudaemu/rules.mk

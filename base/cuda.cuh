@@ -20,11 +20,11 @@
 	type *name = (type *)occ_dyn_smem_
 #endif
 
-/* Enqueues kernel<<<grid, block, smem>>>(...) on d's stream; dies (8) if it cannot be launched. A
+/* Enqueues kernel<<<grid, block, smem>>>(...) on d's current queue; dies (8) if it cannot be launched. A
  * template stands in parentheses: OCC_LAUNCH(d, (k<float>), ...). Grids must not be empty. */
 #define OCC_LAUNCH(d, kernel, grid, block, smem, ...)                                              \
 	do {                                                                                       \
-		OCC_LAUNCH_ON(occ_cuda_of(d)->stream, kernel, grid, block, smem, __VA_ARGS__);     \
+		OCC_LAUNCH_ON(occ_cuda_stream(d), kernel, grid, block, smem, __VA_ARGS__);     \
 		occ_cuda_must(cudaGetLastError(), #kernel);                                        \
 	} while (0)
 

@@ -19,13 +19,17 @@ extern "C" {
 
 #include "base/device.h"
 
-struct occ_cuda {
-	int gpu; /* its number among the visible ones */
+struct occ_cuda_queue {
 	cudaStream_t stream;
 	cublasHandle_t blas;
-	void *workspace;  /* cuBLAS's, of one stream: its results then repeat */
-	char *d_scratch;  /* see occ_cuda_scratch */
+	void *workspace; /* cuBLAS's: one a stream, so that its results repeat */
+	char *d_scratch; /* see occ_cuda_scratch */
 	size_t room;
+};
+
+struct occ_cuda {
+	int gpu; /* its number among the visible ones */
+	struct occ_cuda_queue queue[OCC_NQUEUES], *now;
 	void *pinned; /* host; small results on their way back */
 };
 
@@ -36,13 +40,19 @@ static inline struct occ_cuda *occ_cuda_of(const struct occ_device *d)
 	return (struct occ_cuda *)d->impl;
 }
 
+/* Of the current queue. */
+static inline cudaStream_t occ_cuda_stream(const struct occ_device *d)
+{
+	return occ_cuda_of(d)->now->stream;
+}
+
 /* Dies (8) unless e is success: the line names `what` and CUDA's word for it. */
 void occ_cuda_must(cudaError_t e, const char *what);
 
 void occ_cuda_blas(cublasStatus_t e, const char *what); /* the same for cuBLAS */
 
-/* Device memory for the call in hand, 256-byte aligned, of any content: the next call of the same
- * device may use it again. Grows where a larger one than ever before is asked for (and waits
+/* Device memory for the call in hand, 256-byte aligned, of any content: the next call on the same
+ * queue may use it again. Grows where a larger one than ever before is asked for (and waits
  * then); pointers of an earlier call are void. One piece per call: cut it by hand. */
 void *occ_cuda_scratch(struct occ_device *d, size_t bytes);
 

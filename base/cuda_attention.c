@@ -51,7 +51,7 @@ static void product(struct occ_device *d, const struct occ_cuda_heads *s, int64_
 	float zero = 0;
 	occ_cuda_blas(
 		cublasGemmStridedBatchedEx(
-			occ_cuda_of(d)->blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+			occ_cuda_of(d)->now->blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
 			ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)n, (int)s->T, (int)k, &alpha, b.x,
 			of[b.type], (int)b.ld, b.head, a.x, of[a.type], (int)a.ld, a.head, &zero,
 			(void *)c.x, of[c.type], (int)c.ld, c.head, (int)s->heads,

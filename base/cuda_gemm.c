@@ -23,7 +23,7 @@ void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d
 		  (long long)g->k);
 	if (g->bias)
 		occ_cuda_rows(d, g->m, g->n, t, d_bias, g->c_type, d_c, g->ldc);
-	occ_cuda_blas(cublasGemmEx(occ_cuda_of(d)->blas, g->tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+	occ_cuda_blas(cublasGemmEx(occ_cuda_of(d)->now->blas, g->tb ? CUBLAS_OP_T : CUBLAS_OP_N,
 				   g->ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)g->n, (int)g->m,
 				   (int)g->k, &one, d_b, type_of(t), (int)g->ldb, d_a, type_of(t),
 				   (int)g->lda, &beta, d_c, type_of(g->c_type), (int)g->ldc,

@@ -2,7 +2,7 @@
  * Knows which backends this build holds; nothing of what they do. */
 #include "base/device.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -46,6 +46,11 @@ static const struct slot {
 	SLOT(copy),
 	SLOT(zero),
 	SLOT(sync),
+	SLOT(queue),
+	SLOT(mark_open),
+	SLOT(mark_close),
+	SLOT(mark),
+	SLOT(after),
 	SLOT(cast),
 	SLOT(add),
 	SLOT(gelu_forward),
@@ -97,14 +102,39 @@ const char *occ_device_missing(const struct occ_device_ops *ops)
 	return NULL;
 }
 
+void occ_queue_none(struct occ_device *d, enum occ_queue q)
+{
+	(void)d, (void)q;
+}
+
+void *occ_mark_open_none(struct occ_device *d)
+{
+	(void)d;
+	return NULL;
+}
+
+void occ_mark_none(struct occ_device *d, void *m)
+{
+	(void)d, (void)m;
+}
+
+/* The length of the backend's name in "name:number". */
+static size_t name_length(const char *name)
+{
+	size_t n = strcspn(name, ":");
+	return name[n] && strspn(name + n + 1, "0123456789") == strlen(name + n + 1) ? n
+										       : strlen(name);
+}
+
 static const struct backend *find(const char *name, struct occ_err *e)
 {
+	size_t n = name_length(name);
 	for (int i = 0; i < NBACKENDS; i++) {
 		const struct backend *b = &backends[i];
-		if (strcmp(b->name, name) != 0)
+		if (strlen(b->name) != n || memcmp(b->name, name, n))
 			continue;
 		if (!b->ops)
-			occ_fail(e, OCC_E_CONFIG, "device \"%s\": %s", name, b->how);
+			occ_fail(e, OCC_E_CONFIG, "device \"%s\": %s", b->name, b->how);
 		return b->ops ? b : NULL;
 	}
 	occ_fail(e, OCC_E_CONFIG, "device \"%s\" is not known: one of auto, cpu, cuda, ref, strict",
@@ -112,15 +142,16 @@ static const struct backend *find(const char *name, struct occ_err *e)
 	return NULL;
 }
 
-static struct occ_device *open_backend(const struct backend *b, enum occ_type type, int threads,
-				       struct occ_err *e)
+static struct occ_device *open_backend(const struct backend *b, const char *name,
+				       enum occ_type type, int threads, struct occ_err *e)
 {
-	const char *missing = occ_device_missing(b->ops);
+	const char *missing = occ_device_missing(b->ops), *number = strchr(name, ':');
 	occ_check(!missing, "device %s has no %s", b->name, missing);
 	struct occ_device *d = occ_alloc(1, sizeof(*d));
 	d->ops = b->ops;
 	d->type = type;
 	d->threads = threads < 1 ? 1 : threads;
+	d->number = number ? atoi(number + 1) : 0;
 	if (b->ops->open(d, e)) {
 		occ_free(d);
 		return NULL;
@@ -131,16 +162,18 @@ static struct occ_device *open_backend(const struct backend *b, enum occ_type ty
 struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
 				   struct occ_err *e)
 {
-	if (!strcmp(name, "auto")) {
+	size_t n = name_length(name);
+	if (n == 4 && !memcmp(name, "auto", n)) {
 		struct occ_err unusable = {0};
 		const struct backend *gpu = find("cuda", &unusable);
-		struct occ_device *d = gpu ? open_backend(gpu, type, threads, &unusable) : NULL;
+		struct occ_device *d =
+			gpu ? open_backend(gpu, name, type, threads, &unusable) : NULL;
 		if (d)
 			return d;
-		name = "cpu";
+		return open_backend(find("cpu", e), name, type, threads, e);
 	}
 	const struct backend *b = find(name, e);
-	return b ? open_backend(b, type, threads, e) : NULL;
+	return b ? open_backend(b, name, type, threads, e) : NULL;
 }
 
 void occ_device_close(struct occ_device *d)

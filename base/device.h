@@ -34,6 +34,14 @@ struct occ_gemm {
 	int f32;               /* 1: all operands are fp32 whatever the device's type */
 };
 
+/* Queues of a device: what is enqueued on one runs in its order. */
+enum occ_queue {
+	OCC_COMPUTE, /* passes and the optimizer; the current one at first */
+	OCC_PIPE,    /* what goes to other stages and comes from them */
+	OCC_DATA,    /* sums over replicas */
+	OCC_NQUEUES
+};
+
 /* How a result meets what its array holds. */
 enum occ_how { OCC_SET, OCC_ADD, OCC_SUB };
 
@@ -74,6 +82,16 @@ struct occ_device_ops {
 	void (*copy)(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes);
 	void (*zero)(struct occ_device *d, void *d_dst, size_t bytes);
 	void (*sync)(struct occ_device *d); /* waits */
+
+	/* Queues. Calls are enqueued on the current one; `get` and `sync` wait for it alone. A mark
+	 * is a point of a queue: `mark` puts it at the end of the current one, `after` makes what
+	 * is enqueued next on the current queue wait for it (a mark never put holds nobody up).
+	 * Devices that run each call at once (ref, cpu, strict, dry) have queues in name only. */
+	void (*queue)(struct occ_device *d, enum occ_queue q);
+	void *(*mark_open)(struct occ_device *d);
+	void (*mark_close)(struct occ_device *d, void *m); /* NULL is allowed */
+	void (*mark)(struct occ_device *d, void *m);
+	void (*after)(struct occ_device *d, void *m);
 
 	/* Elementwise. */
 	void (*cast)(struct occ_device *d, int64_t n, enum occ_type from, const void *d_x,
@@ -208,16 +226,28 @@ struct occ_device {
 	const struct occ_device_ops *ops;
 	enum occ_type type;      /* the compute type T */
 	int threads;             /* OpenMP threads of this rank, >= 1 */
+	int number;              /* which GPU was asked for, counted from 0, modulo those there are */
+	char unit[48];           /* the GPU itself, the same string in every process; "": no GPU */
 	struct occ_trace *trace; /* borrowed; where this rank notes what it does; NULL: nowhere */
 	void *impl;              /* owned by the backend */
 };
 
 /* Opens backend `name` ("auto": cuda where built and usable, else cpu) for the calling thread: one
- * handle serves one thread. Refusals: unknown or not built -> 2, no usable GPU -> 8. */
+ * handle serves one thread. A number may follow, "cuda:1": the rank's among those of its node, by
+ * which GPUs are dealt out; devices without GPU ignore it. Refusals: unknown or not built -> 2, no
+ * usable GPU -> 8. */
 struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
 				   struct occ_err *e);
 void occ_device_close(struct occ_device *d);                      /* NULL is allowed */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
+
+/* The queue slots of devices that run each call at once. */
+void occ_queue_none(struct occ_device *d, enum occ_queue q);
+void *occ_mark_open_none(struct occ_device *d);
+void occ_mark_none(struct occ_device *d, void *m);
+#define OCC_NO_QUEUES                                                                              \
+	.queue = occ_queue_none, .mark_open = occ_mark_open_none, .mark_close = occ_mark_none,     \
+	.mark = occ_mark_none, .after = occ_mark_none
 
 extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict,
 	occ_device_dry;

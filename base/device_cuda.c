@@ -2,6 +2,7 @@
  * stand in cuda_*.cu. */
 #include "base/cuda.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -22,13 +23,13 @@ void occ_cuda_blas(cublasStatus_t e, const char *what)
 
 void *occ_cuda_scratch(struct occ_device *d, size_t bytes)
 {
-	struct occ_cuda *c = occ_cuda_of(d);
-	if (bytes > c->room) {
-		d->ops->free(d, c->d_scratch);
-		c->d_scratch = d->ops->alloc(d, bytes);
-		c->room = bytes;
+	struct occ_cuda_queue *q = occ_cuda_of(d)->now;
+	if (bytes > q->room) {
+		d->ops->free(d, q->d_scratch);
+		q->d_scratch = d->ops->alloc(d, bytes);
+		q->room = bytes;
 	}
-	return c->d_scratch;
+	return q->d_scratch;
 }
 
 void occ_cuda_read(struct occ_device *d, void *dst, const void *d_src, size_t bytes)
@@ -45,51 +46,117 @@ static int refuse(struct occ_err *e, cudaError_t why)
 			cudaGetErrorString(why));
 }
 
-static int open_blas(struct occ_cuda *c)
+static void close_queue(struct occ_cuda_queue *q)
 {
-	return cublasCreate(&c->blas) || cublasSetStream(c->blas, c->stream) ||
-	       cublasSetWorkspace(c->blas, c->workspace, WORKSPACE);
+	if (q->blas)
+		cublasDestroy(q->blas);
+	cudaFree(q->workspace);
+	cudaFree(q->d_scratch);
+	if (q->stream)
+		cudaStreamDestroy(q->stream);
 }
 
 static void cuda_close(struct occ_device *d)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
-	if (c->blas)
-		cublasDestroy(c->blas);
-	cudaFree(c->workspace);
-	cudaFree(c->d_scratch);
+	for (int i = 0; i < OCC_NQUEUES; i++)
+		close_queue(&c->queue[i]);
 	cudaFreeHost(c->pinned);
-	if (c->stream)
-		cudaStreamDestroy(c->stream);
 	occ_free(c);
 	d->impl = NULL;
+}
+
+/* Transfers and what they wait for go before passes where the GPU can choose. */
+static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
+{
+	int least = 0, most = 0;
+	cudaError_t why = cudaDeviceGetStreamPriorityRange(&least, &most);
+	if (!why)
+		why = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
+						   urgent ? most : least);
+	if (!why)
+		why = cudaMalloc(&q->workspace, WORKSPACE);
+	if (why)
+		return refuse(e, why);
+	if (cublasCreate(&q->blas) || cublasSetStream(q->blas, q->stream) ||
+	    cublasSetWorkspace(q->blas, q->workspace, WORKSPACE))
+		return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start");
+	return 0;
+}
+
+/* As nvidia-smi writes it. */
+static void name_unit(struct occ_device *d)
+{
+	struct cudaDeviceProp p;
+	size_t n = 0;
+	occ_cuda_must(cudaGetDeviceProperties(&p, occ_cuda_of(d)->gpu), "cudaGetDeviceProperties");
+	n += (size_t)snprintf(d->unit, sizeof(d->unit), "GPU-");
+	for (int i = 0; i < 16; i++)
+		n += (size_t)snprintf(d->unit + n, sizeof(d->unit) - n, "%s%02x",
+				      i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+				      (unsigned char)p.uuid.bytes[i]);
+}
+
+static int open_gpu(struct occ_cuda *c, struct occ_err *e)
+{
+	int n = 0, failed = 0;
+	cudaError_t why = cudaGetDeviceCount(&n);
+	if (!why && n == 0)
+		why = cudaErrorNoDevice;
+	if (!why)
+		why = cudaSetDevice(c->gpu %= n);
+	if (!why)
+		why = cudaMallocHost(&c->pinned, OCC_CUDA_PINNED);
+	if (why)
+		return refuse(e, why);
+	for (int i = 0; i < OCC_NQUEUES && !failed; i++)
+		failed = open_queue(&c->queue[i], i != OCC_COMPUTE, e);
+	return failed;
 }
 
 static int cuda_open(struct occ_device *d, struct occ_err *e)
 {
 	struct occ_cuda *c = occ_alloc(1, sizeof(*c));
-	int n = 0;
+	c->gpu = d->number;
+	c->now = &c->queue[OCC_COMPUTE];
 	d->impl = c;
-	cudaError_t why = cudaGetDeviceCount(&n);
-	if (!why && n == 0)
-		why = cudaErrorNoDevice;
-	if (!why)
-		why = cudaSetDevice(c->gpu);
-	if (!why)
-		why = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-	if (!why)
-		why = cudaMalloc(&c->workspace, WORKSPACE);
-	if (!why)
-		why = cudaMallocHost(&c->pinned, OCC_CUDA_PINNED);
-	if (why)
-		refuse(e, why);
-	else if (open_blas(c))
-		occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start on GPU %d",
-			 c->gpu);
-	else
+	if (!open_gpu(c, e)) {
+		name_unit(d);
 		return 0;
+	}
 	cuda_close(d);
 	return -1;
+}
+
+static void cuda_queue(struct occ_device *d, enum occ_queue q)
+{
+	occ_cuda_of(d)->now = &occ_cuda_of(d)->queue[q];
+}
+
+static void *cuda_mark_open(struct occ_device *d)
+{
+	cudaEvent_t m;
+	(void)d;
+	occ_cuda_must(cudaEventCreateWithFlags(&m, cudaEventDisableTiming),
+		      "cudaEventCreateWithFlags");
+	return m;
+}
+
+static void cuda_mark_close(struct occ_device *d, void *m)
+{
+	(void)d;
+	if (m)
+		occ_cuda_must(cudaEventDestroy(m), "cudaEventDestroy");
+}
+
+static void cuda_mark(struct occ_device *d, void *m)
+{
+	occ_cuda_must(cudaEventRecord(m, occ_cuda_stream(d)), "cudaEventRecord");
+}
+
+static void cuda_after(struct occ_device *d, void *m)
+{
+	occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0), "cudaStreamWaitEvent");
 }
 
 static void *cuda_alloc(struct occ_device *d, size_t bytes)
@@ -116,13 +183,13 @@ static void move(struct occ_device *d, void *dst, const void *src, size_t bytes,
 		 enum cudaMemcpyKind kind)
 {
 	if (bytes)
-		occ_cuda_must(cudaMemcpyAsync(dst, src, bytes, kind, occ_cuda_of(d)->stream),
+		occ_cuda_must(cudaMemcpyAsync(dst, src, bytes, kind, occ_cuda_stream(d)),
 			      "cudaMemcpyAsync");
 }
 
 static void cuda_sync(struct occ_device *d)
 {
-	occ_cuda_must(cudaStreamSynchronize(occ_cuda_of(d)->stream), "cudaStreamSynchronize");
+	occ_cuda_must(cudaStreamSynchronize(occ_cuda_stream(d)), "cudaStreamSynchronize");
 }
 
 static void cuda_put(struct occ_device *d, void *d_dst, const void *src, size_t bytes)
@@ -144,7 +211,7 @@ static void cuda_copy(struct occ_device *d, void *d_dst, const void *d_src, size
 static void cuda_zero(struct occ_device *d, void *d_dst, size_t bytes)
 {
 	if (bytes)
-		occ_cuda_must(cudaMemsetAsync(d_dst, 0, bytes, occ_cuda_of(d)->stream),
+		occ_cuda_must(cudaMemsetAsync(d_dst, 0, bytes, occ_cuda_stream(d)),
 			      "cudaMemsetAsync");
 }
 
@@ -160,6 +227,11 @@ const struct occ_device_ops occ_device_cuda = {
 	.copy = cuda_copy,
 	.zero = cuda_zero,
 	.sync = cuda_sync,
+	.queue = cuda_queue,
+	.mark_open = cuda_mark_open,
+	.mark_close = cuda_mark_close,
+	.mark = cuda_mark,
+	.after = cuda_after,
 	.cast = occ_cuda_cast,
 	.add = occ_cuda_add,
 	.gelu_forward = occ_cuda_gelu_forward,

@@ -49,14 +49,16 @@ static const struct occ_device_ops fake_ops[2] = {
 	 .free = fake_free,
 	 .put = fake_put,
 	 .get = fake_get,
-	 .sync = fake_sync},
+	 .sync = fake_sync,
+	 OCC_NO_QUEUES},
 	{.name = "visible",
 	 .host_visible = 1,
 	 .alloc = fake_alloc,
 	 .free = fake_free,
 	 .put = fake_put,
 	 .get = fake_get,
-	 .sync = fake_sync},
+	 .sync = fake_sync,
+	 OCC_NO_QUEUES},
 };
 
 #endif

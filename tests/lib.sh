@@ -52,6 +52,13 @@ finish() {
 	exit
 }
 
+# From here on the program is that with GPU code, which runs on the CPU; or the test ends here.
+on_cuda() {
+	[ -n "${OCC_CUDA:-}" ] || { skip "GPU code on the CPU: no CUDA toolkit, or a sanitizer"; finish; }
+	OCC_TRAIN=$OCC_CUDA/occ-train
+	export LD_LIBRARY_PATH=$OCC_CUDA/emu OPENBLAS_NUM_THREADS=1
+}
+
 # Emulated nodes, or the test ends here with the reason.
 need_nodes() {
 	local why=

@@ -209,6 +209,18 @@ static void sum_streams(struct occ_run *r)
 	r->resumed_streams.dropped = sqrt(lost2);
 }
 
+/* The rank's number among those of its node says which GPU. */
+static void open_device(struct occ_run *r, enum occ_type type, struct occ_err *e)
+{
+	const struct occ_topo *t = &r->topo;
+	char name[64];
+	int local = 0;
+	for (int k = 0; k < r->world->rank; k++)
+		local += t->node_of[k] == t->node_of[r->world->rank];
+	snprintf(name, sizeof(name), "%s:%d", r->conf.train.device, local);
+	r->dev = occ_device_open(name, type, threads_for(&r->conf, r->world), e);
+}
+
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
 {
 	struct occ_err e = {0};
@@ -226,7 +238,7 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	occ_topo_init(&r->topo, world, &l, (int)c->parallel.ranks_per_node, r->policy.fused);
 	say_place(&r->topo);
 	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
-	r->dev = occ_device_open(c->train.device, type, threads_for(c, world), &e);
+	open_device(r, type, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
 	open_data(r, needs, &e);
