@@ -26,7 +26,7 @@ NVCCFLAGS = -std=c++17 -O3 -I. -lineinfo -Xptxas -warn-spills,-Werror -Xcompiler
 	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(comma)code=compute_$(lastword $(CUDA_ARCH))
 LIBS := -lcjson -lm -pthread -lgomp
 
-SRC := $(filter-out %_mpi.c %_nompi.c %gemm_onednn.c %gemm_openblas.c \
+SRC := $(filter-out %_mpi.c %_nompi.c %gemm_onednn.c %gemm_openblas.c %_nccl.c \
 	base/cuda_%.c base/device_cuda.c, \
 	$(wildcard base/*.c compress/*.c parallel/*.c model/*.c trainer/*.c))
 SRC += base/gemm_$(BLAS).c
@@ -40,12 +40,14 @@ SRC += parallel/comm_nompi.c
 endif
 
 OBJ := $(SRC:%.c=$B/%.o)
-# With CUDA: the same objects but for the list of devices, and those of base/cuda*. What is linked stands apart.
+# With CUDA: the same objects but for the list of devices and the lanes, and those of base/cuda*. What is linked
+# stands apart.
 ifeq ($(CUDA),1)
 V := $B/cuda
-OBJ := $(filter-out $B/base/device.o,$(OBJ)) $(patsubst %,$V/%.o,base/device.c base/device_cuda.c \
+OBJ := $(filter-out $B/base/device.o $B/parallel/lane_none.o,$(OBJ)) $(patsubst %,$V/%.o, \
+	base/device.c base/device_cuda.c parallel/lane_nccl.c \
 	$(wildcard base/cuda_*.c base/cuda_*.cu))
-LIBS := -L$(CUDA_HOME)/lib64 -lcublas -lcudart -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
+LIBS := -L$(CUDA_HOME)/lib64 -lcublas -lcudart -lnccl -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
 $(error CUDA=1: no bin/nvcc under $(CUDA_HOME); say where the CUDA toolkit is, with cuBLAS: make CUDA=1 CUDA_HOME=DIR)
 endif
@@ -89,7 +91,7 @@ $V/liboccall.a: $(LIBOBJ)
 # CUDA: what includes its headers, and its kernels.
 $V/%.c.o: %.c | $V/.needs
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) -DOCC_CUDA -I$(CUDA_HOME)/include $(CFLAGS_ALL) -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) -DOCC_CUDA -isystem $(CUDA_HOME)/include $(CFLAGS_ALL) -c -o $@ $<
 
 $V/%.cu.o: %.cu | $V/.needs
 	$(call say,NVCC,$<)

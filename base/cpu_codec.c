@@ -54,6 +54,31 @@ void occ_cpu_accumulate(struct occ_device *d, int64_t n, enum occ_type type, con
 	}
 }
 
+INLINE void fold_in(enum occ_type type, int max, int64_t n, const void *x, int64_t at, float *y)
+{
+	for (int64_t i = 0; i < n; i += VW) {
+		vf v = vget(type, x, at + i, n - i), w = vget(OCC_F32, y, i, n - i);
+		vput(OCC_F32, y, i, n - i, max ? vselect((v > w) | (v != v), v, w) : w + v);
+	}
+}
+
+void occ_cpu_fold(struct occ_device *d, int k, int64_t n, enum occ_type type, int max,
+		  const void *d_x, void *d_y)
+{
+	int nt = cpu_team(d, k * n);
+#pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
+	for (int64_t at = 0; at < n; at += PIECE) {
+		int64_t m = least(PIECE, n - at);
+		float y[PIECE];
+		for (int64_t i = 0; i < m; i += VW)
+			vput(OCC_F32, y, i, m - i, vget(type, d_x, at + i, m - i));
+		for (int r = 1; r < k; r++)
+			fold_in(type, max, m, d_x, r * n + at, y);
+		for (int64_t i = 0; i < m; i += VW)
+			vput(type, d_y, at + i, m - i, vget(OCC_F32, y, i, m - i));
+	}
+}
+
 /* ---- The largest magnitude, as bits. ---- */
 
 static uint32_t top(int64_t n, const float *x)

@@ -73,6 +73,7 @@ static const struct slot {
 	SLOT(draw),
 	SLOT(scale),
 	SLOT(accumulate),
+	SLOT(fold),
 	SLOT(orthonormalise),
 	SLOT(select),
 	SLOT(above),

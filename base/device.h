@@ -179,6 +179,10 @@ struct occ_device_ops {
 	/* y =, += or -= x, where y is fp32 and x of `type`. */
 	void (*accumulate)(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			   enum occ_how how, float *d_y);
+	/* y (n) = the sum of the k >= 1 rows of x (k,n), or with max 1 the largest (NaN wins): row
+	 * after row in fp32, rounded once. Both of `type`. */
+	void (*fold)(struct occ_device *d, int k, int64_t n, enum occ_type type, int max,
+		     const void *d_x, void *d_y);
 	/* Columns of a (n,r), r <= n, become orthonormal, each in the span of itself and those
 	 * before it. One that is zero, or lies in the span of those before to 1e-6 of its length,
 	 * becomes some direction that depends on (n, r, its number) only. Any scale. */
@@ -222,11 +226,20 @@ struct occ_device_ops {
 
 enum { OCC_BOUND_BLOCK = 64, OCC_BOUND_RAW = 255 };
 
+/* What is looked at while the host waits for the device: it may wait for a peer that is gone. Time
+ * that this process was stopped for does not count. */
+struct occ_watch {
+	void (*look)(void *self, double waited_ms);
+	void *self;
+	struct occ_watch *next;
+};
+
 struct occ_device {
 	const struct occ_device_ops *ops;
 	enum occ_type type;      /* the compute type T */
 	int threads;             /* OpenMP threads of this rank, >= 1 */
 	int number;              /* which GPU was asked for, counted from 0, modulo those there are */
+	struct occ_watch *watch; /* borrowed: the first of a list */
 	char unit[48];           /* the GPU itself, the same string in every process; "": no GPU */
 	struct occ_trace *trace; /* borrowed; where this rank notes what it does; NULL: nowhere */
 	void *impl;              /* owned by the backend */

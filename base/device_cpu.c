@@ -199,6 +199,7 @@ const struct occ_device_ops occ_device_cpu = {
 	.draw = occ_ref_draw,
 	.scale = occ_cpu_scale,
 	.accumulate = occ_cpu_accumulate,
+	.fold = occ_cpu_fold,
 	.orthonormalise = occ_cpu_orthonormalise,
 	.select = occ_cpu_select,
 	.above = occ_cpu_above,

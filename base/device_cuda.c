@@ -2,12 +2,16 @@
  * stand in cuda_*.cu. */
 #include "base/cuda.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 enum { WORKSPACE = 32 << 20 };
+enum { SPIN_MS = 1, NAP_NS = 20 * 1000 }; /* a wait yields at first, then naps */
 
 void occ_cuda_must(cudaError_t e, const char *what)
 {
@@ -187,9 +191,30 @@ static void move(struct occ_device *d, void *dst, const void *src, size_t bytes,
 			      "cudaMemcpyAsync");
 }
 
+static void watched_sync(struct occ_device *d)
+{
+	double last = occ_clock_ms(), waited = 0;
+	cudaError_t e;
+	while ((e = cudaStreamQuery(occ_cuda_stream(d))) == cudaErrorNotReady) {
+		double now = occ_clock_ms();
+		waited += now - last > 1e3 ? 0 : now - last; /* this process was stopped */
+		last = now;
+		for (struct occ_watch *w = d->watch; w; w = w->next)
+			w->look(w->self, waited);
+		if (waited > SPIN_MS)
+			nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+		else
+			sched_yield();
+	}
+	occ_cuda_must(e, "cudaStreamQuery");
+}
+
 static void cuda_sync(struct occ_device *d)
 {
-	occ_cuda_must(cudaStreamSynchronize(occ_cuda_stream(d)), "cudaStreamSynchronize");
+	if (d->watch)
+		watched_sync(d);
+	else
+		occ_cuda_must(cudaStreamSynchronize(occ_cuda_stream(d)), "cudaStreamSynchronize");
 }
 
 static void cuda_put(struct occ_device *d, void *d_dst, const void *src, size_t bytes)
@@ -254,6 +279,7 @@ const struct occ_device_ops occ_device_cuda = {
 	.draw = occ_cuda_draw,
 	.scale = occ_cuda_scale,
 	.accumulate = occ_cuda_accumulate,
+	.fold = occ_cuda_fold,
 	.orthonormalise = occ_cuda_orthonormalise,
 	.select = occ_cuda_select,
 	.above = occ_cuda_above,

@@ -168,6 +168,9 @@ SLOT(accumulate,
      (struct occ_device * d, int64_t n, enum occ_type type, const void *x, enum occ_how how,
       float *y),
      0, N, N *(double)(occ_type_size(type) + (how == OCC_SET ? 4 : 8)))
+SLOT(fold,
+     (struct occ_device * d, int k, int64_t n, enum occ_type type, int max, const void *x, void *y),
+     0, k * N, (k + 1) * N *(double)occ_type_size(type))
 SLOT(select,
      (struct occ_device * d, int64_t R, int64_t C, int64_t k, const float *x, int width, void *at,
       float *value, float *least),
@@ -281,6 +284,7 @@ const struct occ_device_ops occ_device_dry = {
 	.draw = dry_draw,
 	.scale = dry_scale,
 	.accumulate = dry_accumulate,
+	.fold = dry_fold,
 	.orthonormalise = dry_orthonormalise,
 	.select = dry_select,
 	.above = dry_above,

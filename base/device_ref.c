@@ -225,6 +225,7 @@ const struct occ_device_ops occ_device_ref = {
 	.draw = occ_ref_draw,
 	.scale = occ_ref_scale,
 	.accumulate = occ_ref_accumulate,
+	.fold = occ_ref_fold,
 	.orthonormalise = occ_ref_orthonormalise,
 	.select = occ_ref_select,
 	.above = occ_ref_above,

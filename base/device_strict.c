@@ -346,6 +346,14 @@ static void strict_accumulate(struct occ_device *d, int64_t n, enum occ_type typ
 	REF accumulate(d, n, type, x, how, F32(d_y, n));
 }
 
+static void strict_fold(struct occ_device *d, int k, int64_t n, enum occ_type type, int max,
+			const void *d_x, void *d_y)
+{
+	size_t row = occ_size_mul((size_t)n, occ_type_size(type));
+	const void *x = real(d, d_x, occ_size_mul((size_t)k, row), __func__);
+	REF fold(d, k, n, type, max, x, real(d, d_y, row, __func__));
+}
+
 static void strict_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a)
 {
 	REF orthonormalise(d, n, r, F32(d_a, n * r));
@@ -458,6 +466,7 @@ const struct occ_device_ops occ_device_strict = {
 	.draw = strict_draw,
 	.scale = strict_scale,
 	.accumulate = strict_accumulate,
+	.fold = strict_fold,
 	.orthonormalise = strict_orthonormalise,
 	.select = strict_select,
 	.above = strict_above,

@@ -52,6 +52,8 @@ void occ_ref_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, fl
 void occ_ref_scale(struct occ_device *d, int64_t n, float a, float *d_x);
 void occ_ref_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,
 			enum occ_how how, float *d_y);
+void occ_ref_fold(struct occ_device *d, int k, int64_t n, enum occ_type type, int max,
+		  const void *d_x, void *d_y);
 void occ_ref_orthonormalise(struct occ_device *d, int64_t n, int64_t r, float *d_a);
 void occ_ref_select(struct occ_device *d, int64_t R, int64_t C, int64_t k, const float *d_x,
 		    int width, void *d_at, float *d_value, float *d_least);

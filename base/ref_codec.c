@@ -42,6 +42,20 @@ void occ_ref_accumulate(struct occ_device *d, int64_t n, enum occ_type type, con
 		put(how, (float)ref_get(type, d_x, i), &d_y[i]);
 }
 
+void occ_ref_fold(struct occ_device *d, int k, int64_t n, enum occ_type type, int max,
+		  const void *d_x, void *d_y)
+{
+	(void)d;
+	for (int64_t i = 0; i < n; i++) {
+		float y = (float)ref_get(type, d_x, i);
+		for (int r = 1; r < k; r++) {
+			float v = (float)ref_get(type, d_x, r * n + i);
+			y = !max ? y + v : v > y || v != v ? v : y;
+		}
+		ref_set(type, d_y, i, (double)y);
+	}
+}
+
 /* ---- Gram-Schmidt in double, each column again until nothing is left to take away. ---- */
 
 static double dot(int64_t n, const double *a, const double *b)

@@ -330,6 +330,14 @@ static void run_adamw(struct run *r)
 	OPS->adamw(r->d, &a, n, g, m, v, master, master ? out(r, n, T_) : inout(r, n, T_));
 }
 
+static void run_fold(struct run *r)
+{
+	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
+	int k = (int)pick(r, 1, 5), max = (int)pick(r, 0, 1);
+	void *x = in(r, k * n);
+	OPS->fold(r->d, k, n, T_, max, x, out(r, n, T_));
+}
+
 static void run_sum_squares(struct run *r)
 {
 	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 2000);
@@ -368,6 +376,7 @@ static const struct slot {
 	{"xent_sum", run_xent_sum, 5e-7, 0, 0},
 	{"xent_finish", run_xent_finish, 5e-7, 0x1p-7, 0},
 	{"adamw", run_adamw, 1e-6, 0x1p-7, 0},
+	{"fold", run_fold, 0, 0, 0},
 	{"sum_squares", run_sum_squares, 1e-6, 0, 0},
 };
 

@@ -1,0 +1,240 @@
+/* Lanes by NCCL: the only file that knows nccl.h. One communicator a lane. All calls are
+ * non-blocking: whatever NCCL says is in progress is asked for again until the time limit. */
+#include <nccl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/cuda.h"
+#include "base/mem.h"
+#include "parallel/lane.h"
+
+struct occ_lane {
+	ncclComm_t nccl;
+	struct occ_device *dev; /* borrowed */
+	const char *what;       /* borrowed */
+	double timeout_s;
+	int is_pair;
+	cudaStream_t own, at; /* of a pair; where the group in hand goes */
+	cudaEvent_t before;   /* of a pair: what its group waits for */
+	struct occ_watch watch;
+};
+
+int occ_lane_built(void)
+{
+	return 1;
+}
+
+/* The lowest two ranks of c that have one GPU: 1, and those ranks. */
+static int twins(const struct occ_comm *c, const char *unit, size_t each, int *a, int *b)
+{
+	for (*a = 0; *a < c->size; ++*a)
+		for (*b = *a + 1; *b < c->size; ++*b)
+			if (!strcmp(unit + (size_t)*a * each, unit + (size_t)*b * each))
+				return 1;
+	return 0;
+}
+
+/* Everybody's units, in the order of ranks. */
+static char *gather_units(struct occ_comm *c, const struct occ_device *d)
+{
+	size_t each = sizeof(d->unit);
+	char *unit = occ_alloc((size_t)c->size, each);
+	size_t *bytes = occ_alloc((size_t)c->size, sizeof(*bytes));
+	for (int r = 0; r < c->size; r++)
+		bytes[r] = each;
+	memcpy(unit + (size_t)c->rank * each, d->unit, each);
+	occ_comm_gather(c, unit, bytes);
+	occ_free(bytes);
+	return unit;
+}
+
+int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
+{
+	struct occ_err ignored = {0};
+	size_t each = sizeof(d->unit);
+	int a, b, none = 0;
+	e = e ? e : &ignored;
+	if (strcmp(c->ops->name, "mpi") != 0) {
+		occ_fail(e, OCC_E_LAUNCH,
+			 "parallel.transport nccl: ranks must be processes, started by mpirun or srun");
+		return 0;
+	}
+	char *unit = gather_units(c, d);
+	for (int r = 0; r < c->size; r++)
+		none |= !unit[(size_t)r * each];
+	if (none)
+		occ_fail(e, OCC_E_LAUNCH, "parallel.transport nccl: some rank has no GPU");
+	else if (twins(c, unit, each, &a, &b))
+		occ_fail(e, OCC_E_LAUNCH,
+			 "parallel.transport nccl: ranks %d and %d have one GPU, %s: start at most as "
+			 "many ranks on a node as it has GPUs, or leave the transport to \"auto\"",
+			 c->world[a], c->world[b], unit + (size_t)a * each);
+	occ_free(unit);
+	return e->code == 0;
+}
+
+static void fail(struct occ_lane *l, ncclResult_t r) __attribute__((noreturn));
+static void fail(struct occ_lane *l, ncclResult_t r)
+{
+	const char *more = l->nccl ? ncclGetLastError(l->nccl) : "";
+	char why[256];
+	snprintf(why, sizeof(why), "%s%s%s", ncclGetErrorString(r), more && *more ? ": " : "",
+		 more ? more : "");
+	if (l->nccl)
+		ncclCommAbort(l->nccl);
+	occ_comm_hold(2); /* the rank that caused it speaks first */
+	occ_die(OCC_E_COMM, "NCCL, %s: %s", l->what, why);
+}
+
+static void late(struct occ_lane *l) __attribute__((noreturn));
+static void late(struct occ_lane *l)
+{
+	ncclCommAbort(l->nccl);
+	occ_die(OCC_E_COMM, "NCCL, %s: nothing moved for %g s: a rank is gone or stuck", l->what,
+		l->timeout_s);
+}
+
+/* Until NCCL is done with the call in hand. */
+static void settle(struct occ_lane *l, ncclResult_t r)
+{
+	double begin = occ_clock_ms();
+	while (r == ncclInProgress) {
+		ncclResult_t e = ncclCommGetAsyncError(l->nccl, &r);
+		if (e != ncclSuccess)
+			fail(l, e);
+		if (r != ncclInProgress)
+			break;
+		if (occ_clock_ms() - begin > 1e3 * l->timeout_s)
+			late(l);
+		sched_yield();
+	}
+	if (r != ncclSuccess)
+		fail(l, r);
+}
+
+static void look(void *self, double waited_ms)
+{
+	struct occ_lane *l = self;
+	ncclResult_t r = ncclSuccess, e = ncclCommGetAsyncError(l->nccl, &r);
+	if (e != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
+		fail(l, e != ncclSuccess ? e : r);
+	if (waited_ms > 1e3 * l->timeout_s)
+		late(l);
+}
+
+static struct occ_lane *start(struct occ_device *d, const ncclUniqueId *id, int size, int rank,
+			      double timeout_s, const char *what)
+{
+	struct occ_lane *l = occ_alloc(1, sizeof(*l));
+	ncclConfig_t conf = NCCL_CONFIG_INITIALIZER;
+	conf.blocking = 0;
+	l->dev = d;
+	l->what = what;
+	l->timeout_s = timeout_s;
+	settle(l, ncclCommInitRankConfig(&l->nccl, size, *id, rank, &conf));
+	l->watch = (struct occ_watch){look, l, d->watch};
+	d->watch = &l->watch;
+	return l;
+}
+
+static ncclUniqueId new_id(const char *what)
+{
+	ncclUniqueId id;
+	ncclResult_t r = ncclGetUniqueId(&id);
+	if (r != ncclSuccess)
+		occ_die(OCC_E_COMM, "NCCL, %s: %s", what, ncclGetErrorString(r));
+	return id;
+}
+
+struct occ_lane *occ_lane_open(struct occ_comm *c, struct occ_device *d, const char *what)
+{
+	ncclUniqueId id;
+	memset(&id, 0, sizeof(id));
+	if (c->rank == 0)
+		id = new_id(what);
+	occ_comm_bcast(c, &id, sizeof(id), 0);
+	return start(d, &id, c->size, c->rank, c->timeout_s, what);
+}
+
+struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d, int peer,
+				    const char *what)
+{
+	struct occ_req r = {0};
+	ncclUniqueId id;
+	int rank = world->rank > peer;
+	memset(&id, 0, sizeof(id));
+	if (rank == 0) {
+		id = new_id(what);
+		occ_comm_post_send(world, &id, sizeof(id), peer, OCC_TAG_COLL, &r);
+	} else {
+		occ_comm_post_recv(world, &id, sizeof(id), peer, OCC_TAG_COLL, &r);
+	}
+	occ_comm_wait(world, &r);
+	struct occ_lane *l = start(d, &id, 2, rank, world->timeout_s, what);
+	l->is_pair = 1;
+	occ_cuda_must(cudaStreamCreateWithFlags(&l->own, cudaStreamNonBlocking),
+		      "cudaStreamCreateWithFlags");
+	occ_cuda_must(cudaEventCreateWithFlags(&l->before, cudaEventDisableTiming),
+		      "cudaEventCreateWithFlags");
+	return l;
+}
+
+static void unwatch(struct occ_lane *l)
+{
+	struct occ_watch **w = &l->dev->watch;
+	while (*w != &l->watch)
+		w = &(*w)->next;
+	*w = l->watch.next;
+}
+
+void occ_lane_close(struct occ_lane *l)
+{
+	if (!l)
+		return;
+	unwatch(l);
+	settle(l, ncclCommFinalize(l->nccl));
+	ncclCommDestroy(l->nccl);
+	if (l->is_pair) {
+		cudaStreamDestroy(l->own);
+		cudaEventDestroy(l->before);
+	}
+	occ_free(l);
+}
+
+static void must(struct occ_lane *l, ncclResult_t r)
+{
+	if (r != ncclSuccess && r != ncclInProgress)
+		fail(l, r);
+}
+
+void occ_lane_begin(struct occ_lane *l)
+{
+	l->at = l->is_pair ? l->own : occ_cuda_stream(l->dev);
+	if (l->is_pair) {
+		occ_cuda_must(cudaEventRecord(l->before, occ_cuda_stream(l->dev)),
+			      "cudaEventRecord");
+		occ_cuda_must(cudaStreamWaitEvent(l->own, l->before, 0), "cudaStreamWaitEvent");
+	}
+	must(l, ncclGroupStart());
+}
+
+void occ_lane_send(struct occ_lane *l, const void *d_x, size_t bytes, int peer)
+{
+	if (bytes)
+		must(l, ncclSend(d_x, bytes, ncclUint8, peer, l->nccl, l->at));
+}
+
+void occ_lane_recv(struct occ_lane *l, void *d_x, size_t bytes, int peer)
+{
+	if (bytes)
+		must(l, ncclRecv(d_x, bytes, ncclUint8, peer, l->nccl, l->at));
+}
+
+void occ_lane_end(struct occ_lane *l, void *mark)
+{
+	settle(l, ncclGroupEnd());
+	if (mark)
+		occ_cuda_must(cudaEventRecord(mark, l->at), "cudaEventRecord");
+}
