@@ -85,7 +85,8 @@ struct occ_device_ops {
 
 	/* Queues. Calls are enqueued on the current one; `get` and `sync` wait for it alone. A mark
 	 * is a point of a queue: `mark` puts it at the end of the current one, `after` makes what
-	 * is enqueued next on the current queue wait for it (a mark never put holds nobody up).
+	 * is enqueued next on the current queue wait for it (NULL, or a mark never put,
+	 * holds nobody up).
 	 * Devices that run each call at once (ref, cpu, strict, dry) have queues in name only. */
 	void (*queue)(struct occ_device *d, enum occ_queue q);
 	void *(*mark_open)(struct occ_device *d);

@@ -160,7 +160,9 @@ static void cuda_mark(struct occ_device *d, void *m)
 
 static void cuda_after(struct occ_device *d, void *m)
 {
-	occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0), "cudaStreamWaitEvent");
+	if (m)
+		occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0),
+			      "cudaStreamWaitEvent");
 }
 
 static void *cuda_alloc(struct occ_device *d, size_t bytes)

@@ -4,26 +4,32 @@
 
 enum { SMALL = 64 }; /* words moved at once */
 
-/* A binomial tree on ranks counted from the root: rank v hears from v without its lowest bit. */
+int occ_tree(int rank, int size, int root, int *parent, int child[32])
+{
+	int v = (rank - root + size) % size, bit = 1, n = 0;
+	while (bit < size && !(v & bit)) /* v hears from v without its lowest bit */
+		bit <<= 1;
+	*parent = v ? (v - bit + root) % size : -1;
+	for (int b = bit >> 1; b; b >>= 1)
+		if (v + b < size)
+			child[n++] = (v + b + root) % size;
+	return n;
+}
+
 static void tree(struct occ_comm *c, void *x, size_t bytes, int root, enum occ_tag tag)
 {
-	int size = c->size, v = (c->rank - root + size) % size, bit = 1;
 	struct occ_req in = {0}, out[32] = {0};
-	while (bit < size && !(v & bit))
-		bit <<= 1;
-	if (v) {
-		occ_comm_post_recv(c, x, bytes, (v - bit + root) % size, tag, &in);
+	int parent, child[32], n = occ_tree(c->rank, c->size, root, &parent, child);
+	if (parent >= 0) {
+		occ_comm_post_recv(c, x, bytes, parent, tag, &in);
 		occ_comm_wait(c, &in);
 	}
-	for (int i = 0, b = bit >> 1; b; b >>= 1)
-		if (v + b < size) {
-			int to = (v + b + root) % size;
-			occ_comm_post_send(c, x, bytes, to, tag, &out[i++]);
-			if (c->traffic && tag == OCC_TAG_COLL)
-				occ_traffic_count(c->traffic, bytes, bytes,
-						  occ_comm_crosses(c, to));
-		}
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < n; i++) {
+		occ_comm_post_send(c, x, bytes, child[i], tag, &out[i]);
+		if (c->traffic && tag == OCC_TAG_COLL)
+			occ_traffic_count(c->traffic, bytes, bytes, occ_comm_crosses(c, child[i]));
+	}
+	for (int i = 0; i < n; i++)
 		occ_comm_wait(c, &out[i]);
 }
 

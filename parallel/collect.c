@@ -263,6 +263,13 @@ static size_t offset_of(const size_t *bytes, int rank)
 	return at;
 }
 
+void occ_comm_count_gather(struct occ_comm *c, size_t own)
+{
+	for (int p = 0; p < c->size && c->traffic; p++)
+		if (p != c->rank)
+			occ_traffic_count(c->traffic, own, own, occ_comm_crosses(c, p));
+}
+
 void occ_comm_gather(struct occ_comm *c, void *all, const size_t *bytes)
 {
 	struct occ_req req[2 * WINDOW] = {0};
@@ -278,11 +285,9 @@ void occ_comm_gather(struct occ_comm *c, void *all, const size_t *bytes)
 					   from, OCC_TAG_COLL, &r[0]);
 		if (bytes[me])
 			occ_comm_post_send(c, own, bytes[me], to, OCC_TAG_COLL, &r[1]);
-		if (c->traffic)
-			occ_traffic_count(c->traffic, bytes[me], bytes[me],
-					  occ_comm_crosses(c, to));
 	}
 	wait_all(c, req, 2 * WINDOW);
+	occ_comm_count_gather(c, bytes[me]);
 	if (c->traffic)
 		c->traffic->exposed_ms += occ_clock_ms() - begin;
 }

@@ -74,6 +74,8 @@ struct occ_comm {
 	struct occ_comm *root; /* the world communicator, itself there; borrowed */
 	int *world;            /* [size] rank in the world communicator; owned */
 	const int *node_of;    /* [world size] node of each world rank; borrowed; NULL: one node */
+	const char *what;  /* whom it joins, for messages; NULL: nothing to say */
+	int lanes;         /* in the root: device memory travels by lanes (parallel/lane.h) */
 	struct occ_traffic *traffic; /* where collectives count; borrowed; NULL: uncounted */
 	void *impl;
 };
@@ -119,6 +121,9 @@ void occ_comm_max(struct occ_comm *c, float *x, int64_t n, void *scratch);  /* N
 void occ_comm_count_sum(struct occ_comm *c, int64_t n, enum occ_type type); /* what a sum counts */
 /* Rank r contributes bytes[r]; all (concatenated in rank order) holds own part in place already. */
 void occ_comm_gather(struct occ_comm *c, void *all, const size_t *bytes);
+void occ_comm_count_gather(struct occ_comm *c, size_t own); /* what it counts for own bytes */
+/* Pure: the binomial tree that broadcasts go down; -1: the root has no parent. Returns children. */
+int occ_tree(int rank, int size, int root, int *parent, int child[32]);
 void occ_comm_bcast(struct occ_comm *c, void *x, size_t bytes, int root);
 /* Small, uncounted. Sums in rank order, the same bits everywhere. */
 void occ_comm_sum_double(struct occ_comm *c, double *x, int n);

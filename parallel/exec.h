@@ -31,6 +31,11 @@ struct occ_exec_conf {
 	struct occ_stage *stage;         /* borrowed */
 };
 
+/* What leaves or enters a stage, and a mark: it may be overwritten. */
+struct occ_boundary {
+	void *d_x, *free;
+};
+
 struct occ_exec {
 	struct occ_topo *topo;  /* borrowed */
 	struct occ_device *dev; /* borrowed */
@@ -38,8 +43,10 @@ struct occ_exec {
 	struct occ_exec_conf conf;
 	struct occ_reduce reduce;
 	struct occ_link act_in, act_out, grad_in, grad_out; /* owned; unused at the ends */
-	void **d_in;                  /* [slots] inputs, owned; NULL on the first stage */
-	void *d_out, *d_dout, *d_din; /* owned */
+	/* Owned. Inputs of micro-batches in flight, [slots], NULL on the first stage; and what two
+	 * micro-batches in turn leave or bring, so that one is on its way while the next is made. */
+	struct occ_boundary *in, out[2], dout[2], din[2];
+	void *turn[OCC_NQUEUES]; /* owned: marks by which queues meet */
 };
 
 void occ_exec_init(struct occ_exec *x, struct occ_topo *topo, struct occ_device *dev,

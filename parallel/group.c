@@ -1,4 +1,4 @@
-/* Collectives on device arrays. Where the host cannot see the device they go through staging
+/* Collectives on device arrays, by a lane where there is one. Where the host cannot see the device they go through staging
  * memory, in pieces; what is counted is the whole array, so that counters do not depend on the
  * device. */
 #include "parallel/group.h"
@@ -26,6 +26,8 @@ void occ_group_init(struct occ_group *g, struct occ_comm *comm, struct occ_devic
 	g->comm = comm;
 	g->dev = dev;
 	g->max_bytes = largest(max_bytes / 4 * 4, 4);
+	if (comm->root->lanes && comm->size > 1)
+		g->lane = occ_lane_open(comm, dev, comm->what ? comm->what : "a group of ranks");
 }
 
 static void grow(void **p, size_t *have, size_t bytes)
@@ -39,6 +41,9 @@ static void grow(void **p, size_t *have, size_t bytes)
 
 void occ_group_release(struct occ_group *g)
 {
+	occ_lane_close(g->lane);
+	if (g->d_parts)
+		g->dev->ops->free(g->dev, g->d_parts);
 	occ_free(g->staging);
 	occ_free(g->scratch);
 	memset(g, 0, sizeof(*g));
@@ -59,6 +64,57 @@ static void show_traffic(struct occ_group *g, struct occ_traffic *t, double begi
 		t->exposed_ms += occ_clock_ms() - begin;
 }
 
+/* ---- By a lane: every rank folds its slice of everybody's values and hands the result back. ---- */
+
+static void grow_parts(struct occ_group *g, size_t bytes)
+{
+	if (bytes <= g->parts_bytes)
+		return;
+	if (g->d_parts)
+		g->dev->ops->free(g->dev, g->d_parts);
+	g->d_parts = g->dev->ops->alloc(g->dev, bytes);
+	g->parts_bytes = bytes;
+}
+
+/* Bytes before the slice of rank r, of n elements. */
+static size_t slice_at(const struct occ_group *g, int64_t n, enum occ_type type, int r)
+{
+	return (size_t)occ_slice_row(n, r, g->comm->size) * occ_type_size(type);
+}
+
+static size_t slice_bytes(const struct occ_group *g, int64_t n, enum occ_type type, int r)
+{
+	return slice_at(g, n, type, r + 1) - slice_at(g, n, type, r);
+}
+
+static void lane_reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
+{
+	int size = g->comm->size, me = g->comm->rank;
+	size_t own = slice_bytes(g, n, type, me);
+	char *d_own = d_x + slice_at(g, n, type, me), *d_parts = g->d_parts;
+	occ_lane_begin(g->lane);
+	for (int r = 0; r < size; r++) {
+		if (r == me)
+			continue;
+		occ_lane_send(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r), r);
+		occ_lane_recv(g->lane, d_parts + (size_t)r * own, own, r);
+	}
+	occ_lane_end(g->lane, NULL);
+	g->dev->ops->copy(g->dev, d_parts + (size_t)me * own, d_own, own);
+	g->dev->ops->fold(g->dev, size, (int64_t)(own / occ_type_size(type)), type, max, d_parts,
+			  d_own);
+	occ_lane_begin(g->lane);
+	for (int r = 0; r < size; r++) {
+		if (r == me)
+			continue;
+		occ_lane_send(g->lane, d_own, own, r);
+		occ_lane_recv(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r), r);
+	}
+	occ_lane_end(g->lane, NULL);
+}
+
+/* ---- Through host memory. ---- */
+
 static void reduce_piece(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
 {
 	struct occ_device *d = g->dev;
@@ -76,6 +132,21 @@ static void reduce_piece(struct occ_group *g, char *d_x, int64_t n, enum occ_typ
 	d->ops->sync(d); /* the staging memory is used again */
 }
 
+/* Room for pieces of n elements. */
+static void prepare(struct occ_group *g, int64_t n, enum occ_type type)
+{
+	size_t each = occ_type_size(type);
+	if (g->lane) {
+		int64_t size = g->comm->size;
+		grow_parts(g, (size_t)((n + size - 1) / size * size) * each);
+		return;
+	}
+	grow(&g->scratch, &g->scratch_bytes, occ_comm_scratch(g->comm, n, type));
+	if (!g->dev->ops->host_visible)
+		grow(&g->staging, &g->staging_bytes, (size_t)n * each);
+	g->dev->ops->sync(g->dev);
+}
+
 static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type, int max)
 {
 	if (g->comm->size == 1)
@@ -84,13 +155,15 @@ static void reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type type
 	struct occ_traffic *t = hide_traffic(g);
 	int64_t piece = piece_of(g, type);
 	piece = n < piece ? n : piece;
-	grow(&g->scratch, &g->scratch_bytes, occ_comm_scratch(g->comm, piece, type));
-	if (!g->dev->ops->host_visible)
-		grow(&g->staging, &g->staging_bytes, (size_t)piece * occ_type_size(type));
-	g->dev->ops->sync(g->dev);
-	for (int64_t at = 0; at < n; at += piece)
-		reduce_piece(g, d_x + (size_t)at * occ_type_size(type),
-			     n - at < piece ? n - at : piece, type, max);
+	prepare(g, piece, type);
+	for (int64_t at = 0; at < n; at += piece) {
+		int64_t m = n - at < piece ? n - at : piece;
+		char *d_at = d_x + (size_t)at * occ_type_size(type);
+		if (g->lane)
+			lane_reduce(g, d_at, m, type, max);
+		else
+			reduce_piece(g, d_at, m, type, max);
+	}
 	show_traffic(g, t, begin);
 	occ_comm_count_sum(g->comm, n, type);
 }
@@ -105,26 +178,50 @@ void occ_group_max(struct occ_group *g, float *d_x, int64_t n)
 	reduce(g, (char *)d_x, n, OCC_F32, 1);
 }
 
-void occ_group_bcast(struct occ_group *g, float *d_x, int64_t n)
+static void bcast_staged(struct occ_group *g, float *d_x, size_t bytes)
 {
 	struct occ_device *d = g->dev;
-	struct occ_comm *c = g->comm;
-	size_t bytes = (size_t)n * sizeof(*d_x);
-	if (c->size == 1 || n == 0)
-		return;
-	double begin = occ_clock_ms();
 	if (!d->ops->host_visible)
 		grow(&g->staging, &g->staging_bytes, bytes);
 	void *x = d->ops->host_visible ? (void *)d_x : g->staging;
 	d->ops->sync(d);
-	if (g->staging && c->rank == 0)
+	if (g->staging && g->comm->rank == 0)
 		d->ops->get(d, x, d_x, bytes);
-	occ_comm_bcast(c, x, bytes, 0);
-	if (g->staging && c->rank != 0)
+	occ_comm_bcast(g->comm, x, bytes, 0);
+	if (g->staging && g->comm->rank != 0)
 		d->ops->put(d, d_x, x, bytes);
 	d->ops->sync(d);
-	if (c->traffic)
-		c->traffic->exposed_ms += occ_clock_ms() - begin;
+}
+
+static void bcast_by_lane(struct occ_group *g, float *d_x, size_t bytes)
+{
+	struct occ_comm *c = g->comm;
+	int parent, child[32], n = occ_tree(c->rank, c->size, 0, &parent, child);
+	occ_lane_begin(g->lane);
+	if (parent >= 0)
+		occ_lane_recv(g->lane, d_x, bytes, parent);
+	occ_lane_end(g->lane, NULL);
+	occ_lane_begin(g->lane);
+	for (int i = 0; i < n; i++) {
+		occ_lane_send(g->lane, d_x, bytes, child[i]);
+		if (c->traffic)
+			occ_traffic_count(c->traffic, bytes, bytes, occ_comm_crosses(c, child[i]));
+	}
+	occ_lane_end(g->lane, NULL);
+}
+
+void occ_group_bcast(struct occ_group *g, float *d_x, int64_t n)
+{
+	size_t bytes = (size_t)n * sizeof(*d_x);
+	if (g->comm->size == 1 || n == 0)
+		return;
+	double begin = occ_clock_ms();
+	if (g->lane)
+		bcast_by_lane(g, d_x, bytes);
+	else
+		bcast_staged(g, d_x, bytes);
+	if (g->comm->traffic)
+		g->comm->traffic->exposed_ms += occ_clock_ms() - begin;
 }
 
 struct rows {
@@ -187,13 +284,20 @@ static void gather_direct(struct occ_group *g, char *d_x, int64_t rows, size_t r
 	occ_comm_gather(g->comm, d_x, bytes);
 }
 
-static void count_gather(struct occ_group *g, int64_t rows, size_t row_bytes)
+static void gather_by_lane(struct occ_group *g, char *d_x, int64_t rows, size_t row_bytes)
 {
-	struct occ_comm *c = g->comm;
-	size_t own = (size_t)part_of(rows, c->rank, c->size, 0, rows).n * row_bytes;
-	for (int p = 0; p < c->size; p++)
-		if (p != c->rank && c->traffic)
-			occ_traffic_count(c->traffic, own, own, occ_comm_crosses(c, p));
+	int me = g->comm->rank, size = g->comm->size;
+	struct rows own = part_of(rows, me, size, 0, rows);
+	occ_lane_begin(g->lane);
+	for (int r = 0; r < size; r++) {
+		struct rows p = part_of(rows, r, size, 0, rows);
+		if (r == me)
+			continue;
+		occ_lane_send(g->lane, d_x + (size_t)own.at * row_bytes, (size_t)own.n * row_bytes,
+			      r);
+		occ_lane_recv(g->lane, d_x + (size_t)p.at * row_bytes, (size_t)p.n * row_bytes, r);
+	}
+	occ_lane_end(g->lane, NULL);
 }
 
 void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t C)
@@ -204,10 +308,13 @@ void occ_group_gather_rows(struct occ_group *g, void *d_x, int64_t rows, int64_t
 	double begin = occ_clock_ms();
 	struct occ_traffic *t = hide_traffic(g);
 	grow(&g->scratch, &g->scratch_bytes, (size_t)g->comm->size * sizeof(size_t));
-	if (!g->dev->ops->host_visible)
+	if (g->lane)
+		gather_by_lane(g, d_x, rows, row_bytes);
+	else if (!g->dev->ops->host_visible)
 		gather_staged(g, d_x, rows, row_bytes);
 	else
 		gather_direct(g, d_x, rows, row_bytes);
 	show_traffic(g, t, begin);
-	count_gather(g, rows, row_bytes);
+	struct rows own = part_of(rows, g->comm->rank, g->comm->size, 0, rows);
+	occ_comm_count_gather(g->comm, (size_t)own.n * row_bytes);
 }

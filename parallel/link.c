@@ -61,12 +61,38 @@ static void open_stream(struct occ_link *l)
 	};
 	struct occ_supports *q = &l->supports;
 	occ_stream_init(&l->stream, device(l), &conf, l->n, l->conf.C, device(l)->type);
-	l->d_wire = device(l)->ops->alloc(device(l), occ_link_bound(l));
 	if (l->conf.kind != OCC_PP_FORWARD || !occ_route_follows(p))
 		return;
 	q->slots = l->conf.slots;
 	q->bytes = l->stream.codec.ops->support(&l->stream.codec);
 	q->d_at = device(l)->ops->alloc(device(l), occ_size_mul((size_t)q->slots, q->bytes));
+}
+
+static size_t longest(const struct occ_link *l)
+{
+	return l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
+}
+
+/* A lane takes wires from the device and brings them there; else they are copied from one. */
+static void open_wires(struct occ_link *l)
+{
+	struct occ_device *d = device(l);
+	l->ready = d->ops->mark_open(d);
+	if (l->comm->root->lanes) {
+		l->lane = occ_lane_open_pair(l->comm, d, l->conf.peer,
+					     l->conf.kind == OCC_PP_FORWARD
+						     ? "activations between stages"
+						     : "gradients between stages");
+		for (int i = 0; i < 2; i++) {
+			l->d_wire[i] = d->ops->alloc(d, longest(l));
+			l->busy[i] = d->ops->mark_open(d);
+		}
+		return;
+	}
+	if (l->has_stream)
+		l->d_wire[0] = d->ops->alloc(d, occ_link_bound(l));
+	for (int i = 0; i < 2; i++)
+		l->wire[i] = occ_alloc(d->ops->dry ? 0 : longest(l), 1);
 }
 
 void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct occ_comm *world,
@@ -85,10 +111,7 @@ void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct 
 	l->has_stream = l->n && occ_link_route(l, 1, INT64_MAX).codec;
 	if (l->has_stream)
 		open_stream(l);
-	size_t longest =
-		l->has_stream && occ_link_bound(l) > l->bytes ? occ_link_bound(l) : l->bytes;
-	for (int i = 0; i < 2; i++)
-		l->wire[i] = occ_alloc(device(l)->ops->dry ? 0 : longest, 1);
+	open_wires(l);
 }
 
 /* The time spent here is what the schedule could not hide. */
@@ -116,14 +139,19 @@ void occ_link_release(struct occ_link *l)
 {
 	if (!l->comm)
 		return;
+	struct occ_device *d = device(l);
 	occ_link_drain(l);
-	for (int i = 0; i < 2; i++)
+	occ_lane_close(l->lane);
+	for (int i = 0; i < 2; i++) {
 		occ_free(l->wire[i]);
+		d->ops->mark_close(d, l->busy[i]);
+		if (l->d_wire[i])
+			d->ops->free(d, l->d_wire[i]);
+	}
+	d->ops->mark_close(d, l->ready);
 	occ_stream_release(&l->stream);
-	if (l->d_wire)
-		device(l)->ops->free(device(l), l->d_wire);
 	if (l->supports.d_at)
-		device(l)->ops->free(device(l), l->supports.d_at);
+		d->ops->free(d, l->supports.d_at);
 	memset(l, 0, sizeof(*l));
 }
 
@@ -162,6 +190,27 @@ static enum occ_op send_op(const struct occ_link *l)
 	return l->conf.kind == OCC_PP_FORWARD ? OCC_SEND_ACT : OCC_SEND_GRAD;
 }
 
+/* Where the other end stands in a lane of two. */
+static int across(const struct occ_link *l)
+{
+	return l->comm->rank < l->conf.peer;
+}
+
+/* Wire w of `bytes` may come: after what has been enqueued on it, by a lane. */
+static void post_wire(struct occ_link *l, int w, size_t bytes, const struct occ_route *r)
+{
+	if (!l->lane) {
+		occ_comm_post_recv(l->comm, l->wire[w], bytes, l->conf.peer, tag_of(l, r),
+				   &l->req[w]);
+		return;
+	}
+	device(l)->ops->queue(device(l), OCC_PIPE);
+	occ_lane_begin(l->lane);
+	occ_lane_recv(l->lane, l->d_wire[w], bytes, across(l));
+	occ_lane_end(l->lane, l->busy[w]);
+	device(l)->ops->queue(device(l), OCC_COMPUTE);
+}
+
 /* Posts receives ahead: two at most, and never more than the step has. */
 static void expect(struct occ_link *l)
 {
@@ -176,9 +225,7 @@ static void expect(struct occ_link *l)
 			occ_comm_post_recv(l->comm, &l->length[w], sizeof(l->length[w]),
 					   l->conf.peer, length_tag_of(l), &l->head[w]);
 		else
-			occ_comm_post_recv(l->comm, l->wire[w],
-					   r.codec ? occ_link_bound(l) : l->bytes, l->conf.peer,
-					   tag_of(l, &r), &l->req[w]);
+			post_wire(l, w, r.codec ? occ_link_bound(l) : l->bytes, &r);
 	}
 }
 
@@ -208,51 +255,51 @@ static char *support_at(const struct occ_supports *q, int64_t count)
 }
 
 /* A training step's forward transfer leaves its support behind. */
-static void push_support(struct occ_link *l)
+static void push_support(struct occ_link *l, const void *d_wire)
 {
 	struct occ_supports *q = &l->supports;
 	if (!q->slots || !l->training)
 		return;
 	occ_check(q->pushed - q->popped < q->slots, "%d supports", q->slots);
-	device(l)->ops->copy(device(l), support_at(q, q->pushed++), l->d_wire, q->bytes);
+	device(l)->ops->copy(device(l), support_at(q, q->pushed++), d_wire, q->bytes);
 }
 
-static size_t encode(struct occ_link *l, const void *d_slice)
+static size_t encode(struct occ_link *l, const void *d_slice, void *d_wire)
 {
 	if (l->followed)
 		return occ_stream_follow(&l->stream, support_at(l->followed, l->followed->popped++),
-					 d_slice, l->d_wire);
-	size_t bytes = occ_stream_encode(&l->stream, d_slice, l->d_wire);
-	push_support(l);
+					 d_slice, d_wire);
+	size_t bytes = occ_stream_encode(&l->stream, d_slice, d_wire);
+	push_support(l, d_wire);
 	return bytes;
 }
 
-static void decode(struct occ_link *l, size_t bytes, void *d_slice)
+static void decode(struct occ_link *l, const void *d_wire, size_t bytes, void *d_slice)
 {
 	if (l->followed) {
 		occ_stream_decode_follow(&l->stream, support_at(l->followed, l->followed->popped++),
-					 l->d_wire, d_slice);
+					 d_wire, d_slice);
 		return;
 	}
-	occ_stream_decode(&l->stream, l->d_wire, bytes, d_slice);
-	push_support(l);
+	occ_stream_decode(&l->stream, d_wire, bytes, d_slice);
+	push_support(l, d_wire);
 }
 
 /* What the stream spends goes to the counters of this kind, and to the trace. */
-static size_t pack(struct occ_link *l, const void *d_slice)
+static size_t pack(struct occ_link *l, const void *d_slice, void *d_wire)
 {
 	occ_trace_begin(device(l)->trace, OCC_ACT_ENCODE);
-	size_t bytes = encode(l, d_slice);
+	size_t bytes = encode(l, d_slice, d_wire);
 	occ_trace_end(device(l)->trace);
 	l->traffic->encode_ms += l->stream.encode_ms;
 	l->stream.encode_ms = 0;
 	return bytes;
 }
 
-static void unpack(struct occ_link *l, size_t bytes, void *d_slice)
+static void unpack(struct occ_link *l, const void *d_wire, size_t bytes, void *d_slice)
 {
 	occ_trace_begin(device(l)->trace, OCC_ACT_DECODE);
-	decode(l, bytes, d_slice);
+	decode(l, d_wire, bytes, d_slice);
 	occ_trace_end(device(l)->trace);
 	l->traffic->decode_ms += l->stream.decode_ms;
 	l->stream.decode_ms = 0;
@@ -265,30 +312,66 @@ static void tell_codec(const struct occ_link *l, const struct occ_route *r)
 		s->codec = r->codec->name;
 }
 
-void occ_link_send(struct occ_link *l, const void *d_x)
+/* What is enqueued next on `to` waits for all of `from` so far; `to` is then current. */
+static void turn_to(struct occ_link *l, enum occ_queue to)
+{
+	struct occ_device *d = device(l);
+	d->ops->mark(d, l->ready);
+	d->ops->queue(d, to);
+	d->ops->after(d, l->ready);
+}
+
+static void send_by_lane(struct occ_link *l, int w, size_t bytes)
+{
+	occ_lane_begin(l->lane);
+	occ_lane_send(l->lane, l->d_wire[w], bytes, across(l));
+	occ_lane_end(l->lane, l->busy[w]);
+}
+
+/* The slice to wire w; returns its length. */
+static size_t fill(struct occ_link *l, int w, const struct occ_route *r, const char *d_slice)
+{
+	struct occ_device *d = device(l);
+	void *d_wire = l->d_wire[l->lane ? w : 0];
+	size_t bytes = l->bytes;
+	if (l->lane)
+		d->ops->after(d, l->busy[w]);
+	if (r->codec)
+		bytes = pack(l, d_slice, d_wire);
+	else if (l->lane)
+		d->ops->copy(d, d_wire, d_slice, bytes);
+	if (!l->lane)
+		d->ops->get(d, l->wire[w], r->codec ? d_wire : d_slice, bytes);
+	return bytes;
+}
+
+void occ_link_send(struct occ_link *l, const void *d_x, void *read)
 {
 	struct occ_device *d = device(l);
 	int w = (int)(l->posted++ % 2);
 	struct occ_route r = next_route(l, send_op(l), &l->posted_at);
-	const char *d_slice = (const char *)d_x + slice_offset(l);
-	size_t bytes = l->bytes;
-	if (bytes == 0)
+	if (l->bytes == 0)
 		return;
 	tell_codec(l, &r);
 	wait_for(l, &l->head[w]);
 	wait_for(l, &l->req[w]);
-	if (r.codec)
-		bytes = pack(l, d_slice);
-	d->ops->get(d, l->wire[w], r.codec ? l->d_wire : d_slice, bytes);
+	turn_to(l, OCC_PIPE);
+	size_t bytes = fill(l, w, &r, (const char *)d_x + slice_offset(l));
+	d->ops->mark(d, read);
 	l->length[w] = (int64_t)bytes;
 	if (varies(&r))
 		occ_comm_post_send(l->comm, &l->length[w], sizeof(l->length[w]), l->conf.peer,
 				   length_tag_of(l), &l->head[w]);
-	occ_comm_post_send(l->comm, l->wire[w], bytes, l->conf.peer, tag_of(l, &r), &l->req[w]);
+	if (l->lane)
+		send_by_lane(l, w, bytes);
+	else
+		occ_comm_post_send(l->comm, l->wire[w], bytes, l->conf.peer, tag_of(l, &r),
+				   &l->req[w]);
+	d->ops->queue(d, OCC_COMPUTE);
 	occ_traffic_count(l->traffic, l->bytes, bytes, l->inter_node);
 }
 
-/* Waits for wire w; returns its length. */
+/* Waits for wire w, or for its length where that varies; returns the length. */
 static size_t arrive(struct occ_link *l, int w, const struct occ_route *r)
 {
 	size_t bytes = r->codec ? occ_link_bound(l) : l->bytes;
@@ -298,26 +381,41 @@ static size_t arrive(struct occ_link *l, int w, const struct occ_route *r)
 			occ_die(OCC_E_COMM, "rank %d announced a wire of %lld bytes, at most %zu",
 				l->conf.peer, (long long)l->length[w], bytes);
 		bytes = (size_t)l->length[w];
-		occ_comm_post_recv(l->comm, l->wire[w], bytes, l->conf.peer, tag_of(l, r),
-				   &l->req[w]);
+		post_wire(l, w, bytes, r);
 	}
 	wait_for(l, &l->req[w]);
 	return bytes;
 }
 
-void occ_link_recv(struct occ_link *l, void *d_x)
+/* Wire w, of `bytes`, to the slice. */
+static void empty(struct occ_link *l, int w, size_t bytes, const struct occ_route *r, char *d_slice)
+{
+	struct occ_device *d = device(l);
+	void *d_wire = l->d_wire[l->lane ? w : 0];
+	if (l->lane)
+		d->ops->after(d, l->busy[w]);
+	else
+		d->ops->put(d, r->codec ? d_wire : d_slice, l->wire[w], bytes);
+	if (!l->lane)
+		d->ops->sync(d); /* the wire may be posted again */
+	if (r->codec)
+		unpack(l, d_wire, bytes, d_slice);
+	else if (l->lane)
+		d->ops->copy(d, d_slice, d_wire, bytes);
+}
+
+void occ_link_recv(struct occ_link *l, void *d_x, void *free)
 {
 	struct occ_device *d = device(l);
 	int w = (int)(l->taken % 2);
 	struct occ_route r = next_route(l, recv_op(l), &l->taken_at);
-	char *d_slice = (char *)d_x + slice_offset(l);
 	tell_codec(l, &r);
 	if (l->bytes) {
 		size_t bytes = arrive(l, w, &r);
-		d->ops->put(d, r.codec ? l->d_wire : d_slice, l->wire[w], bytes);
-		d->ops->sync(d); /* the wire may be posted again */
-		if (r.codec)
-			unpack(l, bytes, d_slice);
+		d->ops->queue(d, OCC_PIPE);
+		d->ops->after(d, free);
+		empty(l, w, bytes, &r, (char *)d_x + slice_offset(l));
+		turn_to(l, OCC_COMPUTE);
 	}
 	l->taken++;
 	expect(l);

@@ -1,5 +1,9 @@
 /* One direction between this stage and a neighbour: wires, what is in flight, counters, and the
- * route of each transfer.
+ * route of each transfer. By a lane where ranks have GPUs of their own, and then nothing waits on
+ * the host but for lengths of wires that vary; else through host memory.
+ *
+ * Packing and unpacking is enqueued on OCC_PIPE, so that passes go on meanwhile; streams are used
+ * there only, until occ_exec_step has joined the queues.
  *
  * A transfer is scattered over tp: tp rank t moves its slice of token rows (occ_slice_row), the
  * matrix that is compressed, and the receiver's tp group gathers. How a transfer travels is asked
@@ -41,10 +45,12 @@ struct occ_link {
 	size_t bytes; /* of the slice, dense */
 	struct occ_stream stream;
 	int has_stream;                /* some transfer may be compressed */
-	void *d_wire;                  /* owned; NULL without stream */
+	struct occ_lane *lane;         /* owned; NULL: through host memory */
+	void *d_wire[2];               /* owned; [1] of lanes only; NULL: not needed */
+	void *ready, *busy[2];         /* marks: OCC_PIPE's turn or OCC_COMPUTE's; of a lane's wires */
 	struct occ_supports supports;  /* forward links that gradients follow */
 	struct occ_supports *followed; /* backward links: of the forward link; borrowed */
-	void *wire[2];                 /* owned host memory */
+	void *wire[2];                 /* owned host memory; not of lanes */
 	int64_t length[2];             /* of a wire that varies, sent before it */
 	struct occ_req req[2], head[2];
 	int64_t posted, taken; /* messages so far; wire = count % 2 */
@@ -55,7 +61,7 @@ struct occ_link {
 	int training;
 };
 
-/* `followed`: of the forward link between the same stages where gradients follow, else NULL. */
+/* Collective over both ends where they have lanes. `followed`: of the forward link between the same stages where gradients follow, else NULL. */
 void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct occ_comm *world,
 		   struct occ_group *tp, struct occ_supports *followed,
 		   struct occ_traffic *traffic);
@@ -70,9 +76,11 @@ size_t occ_link_bound(const struct occ_link *l);
  * posts its first receives. */
 void occ_link_begin(struct occ_link *l, const struct occ_schedule *list, enum occ_op op,
 		    int64_t step);
-/* d_x (rows, C): packed to a wire and posted; waits only while the wire's last message travels. */
-void occ_link_send(struct occ_link *l, const void *d_x);
-/* d_x (rows, C): waits, unpacks this rank's slice, gathers over tp, posts the next receive. */
-void occ_link_recv(struct occ_link *l, void *d_x);
+/* d_x (rows, C), made on OCC_COMPUTE: packed to a wire and posted; waits only while the wire's last
+ * message travels. Once the mark `read` is passed d_x may be overwritten. */
+void occ_link_send(struct occ_link *l, const void *d_x, void *read);
+/* d_x (rows, C), not before the mark `free`: waits, unpacks this rank's slice, gathers over tp on
+ * OCC_COMPUTE, posts the next receive. */
+void occ_link_recv(struct occ_link *l, void *d_x, void *free);
 
 #endif

@@ -8,6 +8,7 @@
 
 enum {
 	PIECE_BYTES = 32 << 20, /* staged at once by dense sums */
+	BUCKET_BYTES = 25 << 20, /* summed at once, dense */
 	BATCH_BYTES = 4 << 20,  /* wires gathered at once; a longer one goes alone */
 	WINDOW = 10             /* steps from one choice of the rank to the next */
 };
@@ -76,7 +77,10 @@ static void open_buffers(struct occ_reduce *r)
 			r->wire_bytes = bound_of(&r->item[i]);
 	r->d_wire = r->dev->ops->alloc(r->dev, r->wire_bytes);
 	size_t K = (size_t)contributors(r);
-	r->wire = occ_alloc(K, r->dev->ops->dry ? 0 : r->wire_bytes);
+	if (r->leaders.lane)
+		r->wire = r->dev->ops->alloc(r->dev, occ_size_mul(K, r->wire_bytes));
+	else
+		r->wire = occ_alloc(K, r->dev->ops->dry ? 0 : r->wire_bytes);
 	r->length = occ_alloc(K * (size_t)r->nitems, sizeof(*r->length));
 	r->bytes = occ_alloc(K, sizeof(*r->bytes));
 	r->at = occ_alloc(K, sizeof(*r->at));
@@ -118,7 +122,10 @@ void occ_reduce_release(struct occ_reduce *r)
 	occ_free(r->at);
 	occ_free(r->bytes);
 	occ_free(r->length);
-	occ_free(r->wire);
+	if (r->wire && r->leaders.lane)
+		r->dev->ops->free(r->dev, r->wire);
+	else
+		occ_free(r->wire);
 	occ_free(r->item);
 	occ_group_release(&r->leaders);
 	occ_group_release(&r->node);
@@ -133,20 +140,22 @@ static void sum_run(struct occ_reduce *r, float *d_grad, int64_t at, int64_t n)
 		occ_group_sum(&r->dp, d_grad + at, n, OCC_F32);
 }
 
-/* Runs of tensors that lie side by side and travel dense are one sum. */
+/* Runs of tensors that lie side by side and travel dense are one sum, of BUCKET_BYTES or a bit more.
+ * The last tensors go first: their gradients are there first. */
 static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step)
 {
 	int64_t at = 0, n = 0;
-	for (int i = 0; i < r->ntensors; i++) {
+	for (int i = r->ntensors - 1; i >= 0; i--) {
 		const struct occ_tensor *t = &r->tensor[i];
+		int64_t own = t->n * t->m;
 		if ((t->embedding && r->policy->fused) || occ_reduce_route(r, t, step).codec)
 			continue;
-		if (at + n != t->at) {
+		if (t->at + own != at || n * (int64_t)sizeof(*d_grad) >= BUCKET_BYTES) {
 			sum_run(r, d_grad, at, n);
-			at = t->at;
 			n = 0;
 		}
-		n += t->n * t->m;
+		at = t->at;
+		n += own;
 	}
 	sum_run(r, d_grad, at, n);
 }

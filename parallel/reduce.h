@@ -45,7 +45,7 @@ struct occ_reduce {
 	int nitems, contributes;      /* 1: this rank speaks for its node */
 	float *d_part;                /* owned: all tensors' parts of a round */
 	void *d_wire;                 /* owned: wires of a batch */
-	char *wire;                   /* owned, host: the wires of all contributors */
+	char *wire;                   /* owned: the wires of all contributors; host, or of a lane */
 	size_t wire_bytes;            /* of one contributor's batch */
 	size_t *length, *bytes; /* owned: [contributors][tensors of a batch], [contributors] */
 	const char **at;        /* owned: [contributors] in `wire` */

@@ -1,6 +1,8 @@
 /* Compressed sums over contributors: in rounds where the codec adds up, else by gathering wires. */
 #include "parallel/reduce_internal.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 
 /* ---- Codecs that add up. ---- */
@@ -88,31 +90,70 @@ static void decode_item(struct occ_reduce *r, int i, const size_t *length, int s
 	struct occ_codec *c = &r->item[i].stream.codec;
 	for (int k = 0; k < r->leaders.comm->size; k++) {
 		size_t bytes = length[k * stride];
-		r->dev->ops->put(r->dev, r->d_wire, r->at[k], bytes);
-		c->ops->decode(c, r->d_wire, bytes, k ? OCC_ADD : OCC_SET, d_y);
-		r->dev->ops->sync(r->dev);
+		if (!r->leaders.lane)
+			r->dev->ops->put(r->dev, r->d_wire, r->at[k], bytes);
+		c->ops->decode(c, r->leaders.lane ? r->at[k] : r->d_wire, bytes,
+			       k ? OCC_ADD : OCC_SET, d_y);
+		if (!r->leaders.lane)
+			r->dev->ops->sync(r->dev);
 		r->at[k] += padded(bytes);
 	}
 }
 
-/* Everybody's lengths are gathered, then the wires: r->bytes and r->at say where they lie. */
+/* Lengths of the n wires of every contributor: those that vary are asked for. */
+static void gather_lengths(struct occ_reduce *r, int n)
+{
+	struct occ_comm *c = r->leaders.comm;
+	const size_t *own = r->length + c->rank * n;
+	for (int k = 0; k < c->size; k++)
+		r->bytes[k] = (size_t)n * sizeof(*r->length);
+	if (r->item[0].stream.codec.ops->varies)
+		occ_comm_gather(c, r->length, r->bytes);
+	else
+		for (int k = 0; k < c->size; k++)
+			if (k != c->rank)
+				memcpy(r->length + k * n, own, r->bytes[k]);
+}
+
+/* Everybody's wires to r->wire, by the lane: r->bytes of each, one contributor's after the other's.
+ */
+static void gather_by_lane(struct occ_reduce *r)
+{
+	struct occ_comm *c = r->leaders.comm;
+	char *at = r->wire;
+	occ_lane_begin(r->leaders.lane);
+	for (int k = 0; k < c->size; k++) {
+		if (k != c->rank) {
+			occ_lane_send(r->leaders.lane, r->d_wire, r->bytes[c->rank], k);
+			occ_lane_recv(r->leaders.lane, at, r->bytes[k], k);
+		}
+		at += r->bytes[k];
+	}
+	occ_lane_end(r->leaders.lane, NULL);
+	occ_comm_count_gather(c, r->bytes[c->rank]);
+}
+
+/* Everybody's wires to r->wire; r->at says where those of each lie. */
 static void gather_wires(struct occ_reduce *r, int n)
 {
 	struct occ_comm *c = r->leaders.comm;
 	char *at = r->wire;
-	for (int k = 0; k < c->size; k++)
-		r->bytes[k] = (size_t)n * sizeof(*r->length);
-	occ_comm_gather(c, r->length, r->bytes);
+	gather_lengths(r, n);
 	for (int k = 0; k < c->size; k++) {
 		r->bytes[k] = 0;
 		for (int i = 0; i < n; i++)
 			r->bytes[k] += padded(r->length[k * n + i]);
 		r->at[k] = at;
-		if (k == c->rank)
+		if (k == c->rank && r->leaders.lane)
+			r->dev->ops->copy(r->dev, at, r->d_wire, r->bytes[k]);
+		else if (k == c->rank)
 			r->dev->ops->get(r->dev, at, r->d_wire, r->bytes[k]);
 		at += r->bytes[k];
 	}
-	occ_comm_gather(c, r->wire, r->bytes);
+	if (r->leaders.lane)
+		gather_by_lane(r);
+	else
+		occ_comm_gather(c, r->wire, r->bytes);
 }
 
 static void exchange_batch(struct occ_reduce *r, int from, int to, float *d_grad,

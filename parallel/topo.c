@@ -51,6 +51,15 @@ int occ_stage_layers(int layers, int P, int s, int *first)
 
 /* The groups that a rank may be in. */
 enum which { TP, DP, MODEL, EMBED, FUSED, DP_NODE, DP_LEADERS };
+static const char *const names[] = {
+	[TP] = "tensor ranks",
+	[DP] = "replicas",
+	[MODEL] = "the ranks of a replica",
+	[EMBED] = "the tied embedding",
+	[FUSED] = "the tied embedding of all replicas",
+	[DP_NODE] = "replicas of a node",
+	[DP_LEADERS] = "replicas of different nodes",
+};
 
 /* The first replica on the same node as replica dp of (pp, tp). */
 static int first_on_node(const struct occ_topo *t, int pp, int tp, int dp)
@@ -124,8 +133,10 @@ static struct occ_comm *group(struct occ_topo *t, enum which g, enum occ_kind ki
 	else
 		c = world->ops->split(world, n ? ranks[0] : -1, world->rank);
 	occ_free(ranks);
-	if (c && kind < OCC_NKINDS)
-		c->traffic = &t->traffic[kind];
+	if (c) {
+		c->what = names[g];
+		c->traffic = kind < OCC_NKINDS ? &t->traffic[kind] : NULL;
+	}
 	return c;
 }
 

@@ -2,6 +2,7 @@
  * counts. */
 #include <string.h>
 
+#include "parallel/lane.h"
 #include "parallel/topo.h"
 #include "trainer/config.h"
 
@@ -109,19 +110,20 @@ static int check_files(struct occ_config *c, struct occ_err *e)
 	return 0;
 }
 
-/* Keys of the contract whose part does not exist yet say so. */
-static int check_built(struct occ_config *c, struct occ_err *e)
+/* NCCL moves what GPUs hold. */
+static int check_transport(const struct occ_config *c, struct occ_err *e)
 {
-	const struct {
-		const char *key;
-		int used;
-	} rows[] = {
-		{"parallel.transport nccl", !strcmp(c->parallel.transport, "nccl")},
-	};
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		if (rows[i].used)
-			return occ_fail(e, OCC_E_CONFIG, "%s: this part is not built yet",
-					rows[i].key);
+	const char *device = c->train.device;
+	if (strcmp(c->parallel.transport, "nccl") != 0)
+		return 0;
+	if (!occ_lane_built())
+		return occ_fail(e, OCC_E_CONFIG,
+				"parallel.transport nccl: this program was built without CUDA: `make "
+				"CUDA=1` builds one with it");
+	if (strcmp(device, "cuda") != 0 && strcmp(device, "auto") != 0)
+		return occ_fail(e, OCC_E_CONFIG,
+				"parallel.transport nccl joins GPUs: train.device \"%s\" needs mpi",
+				device);
 	return 0;
 }
 
@@ -207,7 +209,7 @@ static int check_compress(struct occ_config *c, struct occ_err *e)
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e)
 {
 	if (check_shape(c, e) || check_ranks(c, ranks, e) || check_batch(c, e) ||
-	    check_length(c, e) || check_files(c, e) || check_compress(c, e) || check_built(c, e))
+	    check_length(c, e) || check_files(c, e) || check_compress(c, e) || check_transport(c, e))
 		return -1;
 	if (c->optimizer.decay_iters == 0)
 		c->optimizer.decay_iters = c->train.iters;

@@ -52,7 +52,7 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 	int64_t threads = a->mode == OCC_PLAN ? 0 : a->ranks; /* plan's are not of this process */
 	if (!strcmp(wish, "thread") || (!strcmp(wish, "auto") && threads > 0))
 		*t = THREAD;
-	else if (!strcmp(wish, "mpi") || under_launcher())
+	else if (!strcmp(wish, "mpi") || !strcmp(wish, "nccl") || under_launcher())
 		*t = MPI;
 	else
 		*t = SELF;

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/lane.h"
 #include "trainer/weights_io.h"
 
 struct occ_gpt_shape occ_run_shape(const struct occ_config *c, int tp)
@@ -215,10 +216,20 @@ static void open_device(struct occ_run *r, enum occ_type type, struct occ_err *e
 	const struct occ_topo *t = &r->topo;
 	char name[64];
 	int local = 0;
-	for (int k = 0; k < r->world->rank; k++)
-		local += t->node_of[k] == t->node_of[r->world->rank];
+	for (int k = 0; k < r->world->rank; k++) /* nodes that are emulated are one */
+		local += r->conf.parallel.ranks_per_node > 0 ||
+			 t->node_of[k] == t->node_of[r->world->rank];
 	snprintf(name, sizeof(name), "%s:%d", r->conf.train.device, local);
 	r->dev = occ_device_open(name, type, threads_for(&r->conf, r->world), e);
+}
+
+/* How what the device holds travels: by NCCL where every rank has a GPU of its own. Collective. */
+static void choose_lanes(struct occ_run *r, struct occ_err *e)
+{
+	const char *wish = r->conf.parallel.transport;
+	int must = !strcmp(wish, "nccl"), may = must || !strcmp(wish, "auto");
+	if (r->world->size > 1 && may && occ_lane_built())
+		r->world->lanes = occ_lane_serves(r->world, r->dev, must ? e : NULL);
 }
 
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
@@ -239,6 +250,9 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	say_place(&r->topo);
 	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 	open_device(r, type, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	choose_lanes(r, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
 	open_data(r, needs, &e);
