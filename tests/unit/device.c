@@ -591,12 +591,13 @@ static void ranks(void)
 		result_free(&all[0][i]);
 }
 
+/* ROUNDS, and what names of slots to run contain */
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 16;
-	const char *device = check_device(NULL);
+	const char *device = check_device(NULL), *only = argc > 2 ? argv[2] : "";
 	for (int i = 0; i < NSLOTS; i++)
-		for (int round = 0; round < rounds; round++) {
+		for (int round = 0; round < rounds && strstr(slots[i].name, only); round++) {
 			if (device) {
 				slot_round_of(device, &slots[i], OCC_F32, round);
 				slot_round_of(device, &slots[i], OCC_BF16, round);
