@@ -63,10 +63,11 @@ void occ_cuda_add(struct occ_device *d, int64_t n, const void *d_x, void *d_y)
 				   LAUNCH_PACKS(d, (k_add<N, T>), N, n, (const T *)d_x, (T *)d_y)));
 }
 
-/* gelu(x) = x s with s = (1 + tanh u) / 2 = 1 / (1 + e^-2u), u = a (x + b x^3); no cancellation in
- * s or 1 - s. bf16 takes the fast exp and reciprocal: they are right to 2^-20 where they count, and
- * exact ones would take longer than the memory. */
-static constexpr float gelu_a = 0.7978845608028654f /* sqrt(2/pi) */, gelu_b = 0.044715f;
+/* gelu(x) = x s with s = (1 + tanh u) / 2 = 1 / (1 + e^-2u), u = a (x + b x^3): no cancellation in
+ * s or 1 - s. With fp32 the exponent takes two floats, for one is off by too much where it is
+ * large. bf16 takes the fast exp and reciprocal, which are right to 2^-20 where they count: exact
+ * ones would take longer than the memory. */
+static constexpr double gelu_a = 0.7978845608028654 /* sqrt(2/pi) */, gelu_b = 0.044715;
 
 struct sigmoid {
 	float s, slope; /* ds/d(2u) = s (1 - s) */
@@ -74,12 +75,14 @@ struct sigmoid {
 
 template <class T> __device__ static inline struct sigmoid gelu_sigmoid(float x)
 {
-	float v = -2 * gelu_a * fabsf(x) * (1 + gelu_b * x * x), e, q;
+	float e, q;
 	if constexpr (sizeof(T) == 4) {
-		e = expf(v);
+		double v = -2 * gelu_a * fabs((double)x) * (1 + gelu_b * x * x);
+		float high = (float)v, low = (float)(v - high);
+		e = high < -80 ? expf(high) : expf(high) * (1 + low);
 		q = 1 / (1 + e);
 	} else {
-		e = __expf(v);
+		e = __expf((float)(-2 * gelu_a) * fabsf(x) * (1 + (float)gelu_b * x * x));
 		q = __fdividef(1, 1 + e);
 	}
 	return {x >= 0 ? q : e * q, e * q * q};
@@ -117,7 +120,7 @@ template <int N, class T> __global__ void k_gelu_backward(int64_t n, const T *x,
 			struct sigmoid q = gelu_sigmoid<T>(v);
 			v = fminf(fmaxf(v, -20.0f),
 				  20.0f); /* beyond, the slope is 0: not 0 * inf */
-			float du = 2 * gelu_a * (1 + 3 * gelu_b * v * v);
+			float du = (float)(2 * gelu_a) * (1 + (float)(3 * gelu_b) * v * v);
 			occ_store(g.v, k, occ_load(g.v, k) * (q.s + v * q.slope * du));
 		}
 		occ_put_of(dx, i, n, g);
