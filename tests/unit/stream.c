@@ -511,7 +511,7 @@ static void check_forgets(struct occ_device *d)
 	}
 }
 
-static void check_device(const char *name)
+static void check_on(const char *name)
 {
 	for (int i = 0; i < KIT_ROWS; i++) {
 		const struct kit_row *r = &kit_rows[i];
@@ -537,7 +537,7 @@ static void check_device(const char *name)
 int main(void)
 {
 	for (int i = 0; i < 3; i++)
-		check_device(kit_devices[i]);
+		check_on(kit_device(i));
 	CHECK(occ_mem_live() == 0, "%lld bytes not freed", (long long)occ_mem_live());
 	return check_done();
 }
