@@ -33,10 +33,20 @@ __device__ static inline float code_value(unsigned u, double twice)
 	return (float)(q * twice);
 }
 
-/* The code of x, zigzag; *missed where it does not come within eps = twice / 2. */
-__device__ static inline unsigned code_of(float x, double twice, bool *missed)
+/* x / twice to nearest. A product is off by less than 2^-21 where the result is below 2^30, so that
+ * a division, which costs more than memory's time, is left for what lies near a half. */
+__device__ static inline double nearest(float x, double twice, double inverse)
 {
-	double q = rint((double)x / twice);
+	double y = (double)x * inverse, q = rint(y), off = fabs(y - q);
+	if (off < 0.5 - 0x1p-20 && fabs(q) < 0x1p30)
+		return q;
+	return rint((double)x / twice);
+}
+
+/* The code of x, zigzag; *missed where it does not come within eps = twice / 2. */
+__device__ static inline unsigned code_of(float x, double twice, double inverse, bool *missed)
+{
+	double q = nearest(x, twice, inverse);
 	bool fits = fabs(q) < 0x1p30;
 	int k = fits ? (int)q : 0;
 	unsigned u = (unsigned)k << 1 ^ (0u - (k < 0));
@@ -61,15 +71,16 @@ __device__ static inline void batch_bytes(int64_t n, const uint8_t *head, int64_
 __global__ void k_heads(int64_t n, double twice, const float *x, uint8_t *head, int64_t *bytes)
 {
 	int lane = threadIdx.x & 31;
+	double inverse = 1 / twice;
 	for (int64_t batch = blockIdx.x; batch < batches_of(n); batch += gridDim.x) {
 		for (int k = threadIdx.x / 32; k < BATCH; k += NT / 32) {
 			int64_t b = batch * BATCH + k, i = b * BLOCK + lane;
 			bool missed = false;
 			unsigned all = 0;
 			if (i < n)
-				all = code_of(x[i], twice, &missed);
+				all = code_of(x[i], twice, inverse, &missed);
 			if (i + 32 < n)
-				all |= code_of(x[i + 32], twice, &missed);
+				all |= code_of(x[i + 32], twice, inverse, &missed);
 			all = __reduce_or_sync(occ_all_lanes, all);
 			missed = __any_sync(occ_all_lanes, missed);
 			if (lane == 0 && b < codes_at(n)) /* its padding too */
@@ -117,6 +128,7 @@ __global__ void k_bound_pack(int64_t n, double twice, const float *x, uint8_t *w
 	__shared__ unsigned start[BATCH], codes[NT / 32][BLOCK];
 	int lane = threadIdx.x & 31;
 	unsigned *code = codes[threadIdx.x / 32];
+	double inverse = 1 / twice;
 	for (int64_t batch = blockIdx.x; batch < batches_of(n); batch += gridDim.x) {
 		batch_bytes(n, wire, batch, start, NULL);
 		for (int k = threadIdx.x / 32; k < BATCH; k += NT / 32) {
@@ -128,9 +140,10 @@ __global__ void k_bound_pack(int64_t n, double twice, const float *x, uint8_t *w
 				(uint32_t *)(wire + codes_at(n) + batch_at[batch] + start[k]);
 			float u = i < n ? x[i] : 0, v = i + 32 < n ? x[i + 32] : 0;
 			bool missed;
-			code[lane] = bits == RAW ? __float_as_uint(u) : code_of(u, twice, &missed);
-			code[lane + 32] =
-				bits == RAW ? __float_as_uint(v) : code_of(v, twice, &missed);
+			code[lane] = bits == RAW ? __float_as_uint(u)
+						 : code_of(u, twice, inverse, &missed);
+			code[lane + 32] = bits == RAW ? __float_as_uint(v)
+						      : code_of(v, twice, inverse, &missed);
 			__syncwarp(occ_all_lanes);
 			if (bits == RAW)
 				bits = 32;

@@ -82,6 +82,13 @@ __global__ void k_orth_out(struct orth o, float *a)
 
 /* ---- The phases of a pass. ---- */
 
+/* Rows of a piece up to a whole tile: what lies behind is zero and stays so. */
+__device__ static inline int rows_of(const struct orth &o, int64_t p, int tile)
+{
+	int64_t left = o.n - p * PIECE;
+	return left >= PIECE ? PIECE : ((int)left + tile - 1) / tile * tile;
+}
+
 /* Products of the panel's columns with TILE of those before, from column i0 on. */
 __device__ static void products(const struct orth &o, int col, int64_t p, int i0)
 {
@@ -89,7 +96,7 @@ __device__ static void products(const struct orth &o, int col, int64_t p, int i0
 	int t = threadIdx.x, j = t % WIDE, i = t / WIDE * 4; /* mine: 4 columns before, one of a */
 	const float *rows = o.q + p * PIECE * o.ld;
 	float sum[4] = {0, 0, 0, 0};
-	for (int row = 0; row < PIECE; row += STEP) {
+	for (int row = 0, end = rows_of(o, p, STEP); row < end; row += STEP) {
 		for (int k = t; k < STEP * TILE; k += NT) {
 			int c = i0 + k % TILE;
 			q[k / TILE][k % TILE] = c < col ? rows[(row + k / TILE) * o.ld + c] : 0;
@@ -158,7 +165,7 @@ __device__ static void rest_and_gram(const struct orth &o, int col, int64_t p)
 	__shared__ float rest[TILE][WIDE + 1];
 	int t = threadIdx.x, j = t % WIDE, i = t / WIDE;
 	double gram = 0;
-	for (int tile = 0; tile < PIECE; tile += TILE) {
+	for (int tile = 0, end = rows_of(o, p, TILE); tile < end; tile += TILE) {
 		float *rows = o.q + (p * PIECE + tile) * o.ld, sum[4] = {0, 0, 0, 0};
 		held(o, col, rows, sum);
 		for (int m = 0; m < 4; m++) {
@@ -238,7 +245,7 @@ __device__ static void combine(const struct orth &o, int col, int64_t p)
 	factor[i][j] = o.now->factor[i][j];
 	if (bad)
 		id += (o.now->draws[j] - 1) << 24;
-	for (int row = 0; row < PIECE; row += WIDE) {
+	for (int row = 0, end = rows_of(o, p, WIDE); row < end; row += WIDE) {
 		int64_t t = p * PIECE + row + i;
 		x[i][j] = o.q[t * o.ld + col + j];
 		__syncthreads();

@@ -189,6 +189,14 @@ static void run_select_misled(struct run *r)
 	select_of(r, s, floats(r, s.C, SPIKES, 1));
 }
 
+/* Rows that are too long for a GPU's own memory, and too short to be cut. */
+static void run_select_blocks(struct run *r)
+{
+	struct sparse s = {any(r, 1, 3), any(r, 8193, 16383), 0, any(r, 1, 2) * 2};
+	s.k = any(r, 1, s.C);
+	select_of(r, s, in(r, s.R * s.C));
+}
+
 static void run_above(struct run *r)
 {
 	int64_t n = size(r), cap = any(r, 0, 2) ? any(r, 1, n) : n, count = -1;
@@ -289,9 +297,10 @@ static const struct slot {
 	{"quantise and dequantise", run_quantise, 0},
 	{"half_pack and half_unpack", run_half, 0},
 	{"bound_pack and bound_unpack", run_bound, 0},
+	{"select, blocks", run_select_blocks, 0},
 };
 
-enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
+enum { NALL = sizeof(slots) / sizeof(slots[0]), NSLOTS = NALL - 1 }; /* the last: not of cpu */
 
 /* ---- Comparing. ---- */
 
@@ -597,7 +606,7 @@ static void allocations(void)
 /* GPU code on the CPU is slow: fewer rounds. */
 static int other_device(const char *device, int rounds)
 {
-	for (int i = 0; i < NSLOTS; i++)
+	for (int i = 0; i < NALL; i++)
 		for (int round = 0; round < rounds; round++)
 			other_round(&slots[i], device, round);
 	wires(device);
