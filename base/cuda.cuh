@@ -151,4 +151,41 @@ template <int NT> __device__ static inline float occ_block_max(float v)
 	return v;
 }
 
+/* Sum over the threads before this one of a block of NT threads; *all is that of the block. */
+template <int NT, class V> __device__ static inline V occ_block_scan(V v, V *all)
+{
+	__shared__ V part[NT / 32];
+	const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+	V sum = v, before = 0, total = 0;
+	for (int o = 1; o < 32; o <<= 1) {
+		V u = __shfl_up_sync(occ_all_lanes, sum, o);
+		sum += lane >= o ? u : 0;
+	}
+	if (lane == 31)
+		part[warp] = sum;
+	__syncthreads();
+	for (int w = 0; w < NT / 32; w++) {
+		before += w < warp ? part[w] : 0;
+		total += part[w];
+	}
+	__syncthreads(); /* part may be used again */
+	*all = total;
+	return before + sum - v;
+}
+
+/* ---- Codecs. ---- */
+
+/* Magnitudes are compared as bits. */
+__device__ static inline unsigned occ_magnitude(float x)
+{
+	return __float_as_uint(x) & 0x7fffffffu;
+}
+
+/* y =, += or -= v, where v is a product as a rule: the sum must not be fused with it, so that every
+ * device has the same bits. */
+__device__ static inline void occ_put(enum occ_how how, float v, float *y)
+{
+	*y = how == OCC_SET ? v : __fadd_rn(*y, how == OCC_ADD ? v : -v);
+}
+
 #endif

@@ -1,8 +1,6 @@
 /* Uses of the counter-based generator: keys, uniforms, normals, permutations. */
 #include "base/rng.h"
 
-#include <math.h>
-
 uint64_t occ_rng_key(uint64_t seed, enum occ_stream_id stream)
 {
 	struct occ_philox r = occ_philox(seed, 0, 0, 0, (uint32_t)stream);
@@ -22,10 +20,7 @@ double occ_rng_uniform(uint64_t key, uint64_t index)
 
 float occ_rng_normal(uint64_t key, uint32_t tensor, uint64_t index)
 {
-	struct occ_philox r = occ_philox(key, (uint32_t)index, (uint32_t)(index >> 32), tensor, 2);
-	uint64_t a = (uint64_t)r.x[1] << 32 | r.x[0], b = (uint64_t)r.x[3] << 32 | r.x[2];
-	double u = ((double)(a >> 11) + 0.5) * 0x1p-53, v = (double)(b >> 11) * 0x1p-53;
-	return (float)(sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+	return occ_rng_normal_inline(key, tensor, index);
 }
 
 /* Four Feistel rounds over 2 * half bits. */

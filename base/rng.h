@@ -3,6 +3,7 @@
 #ifndef OCC_BASE_RNG_H
 #define OCC_BASE_RNG_H
 
+#include <math.h>
 #include <stdint.h>
 
 #include "base/type.h"
@@ -41,8 +42,15 @@ enum occ_stream_id {
 uint64_t occ_rng_key(uint64_t seed, enum occ_stream_id stream); /* mixes the two */
 uint64_t occ_rng_u64(uint64_t key, uint64_t index);
 double occ_rng_uniform(uint64_t key, uint64_t index); /* [0, 1), 53 bits */
-/* Standard normal number `index` of tensor `tensor` (Box-Muller). */
+/* Standard normal number `index` of tensor `tensor` (Box-Muller); the formula, for kernels too. */
 float occ_rng_normal(uint64_t key, uint32_t tensor, uint64_t index);
+OCC_INLINE float occ_rng_normal_inline(uint64_t key, uint32_t tensor, uint64_t index)
+{
+	struct occ_philox r = occ_philox(key, (uint32_t)index, (uint32_t)(index >> 32), tensor, 2);
+	uint64_t a = (uint64_t)r.x[1] << 32 | r.x[0], b = (uint64_t)r.x[3] << 32 | r.x[2];
+	double u = ((double)(a >> 11) + 0.5) * 0x1p-53, v = (double)(b >> 11) * 0x1p-53;
+	return (float)(sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+}
 /* Element i of a random permutation of 0..n-1 (Feistel network with cycle walking); n >= 1. */
 uint64_t occ_rng_permute(uint64_t key, uint64_t n, uint64_t i);
 

@@ -189,6 +189,14 @@ static void run_select_misled(struct run *r)
 	select_of(r, s, floats(r, s.C, SPIKES, 1));
 }
 
+/* Rows that are too long for a GPU's own memory, and too short to be cut. */
+static void run_select_blocks(struct run *r)
+{
+	struct sparse s = {any(r, 1, 3), any(r, 8193, 16383), 0, any(r, 1, 2) * 2};
+	s.k = any(r, 1, s.C);
+	select_of(r, s, in(r, s.R * s.C));
+}
+
 static void run_above(struct run *r)
 {
 	int64_t n = size(r), cap = any(r, 0, 2) ? any(r, 1, n) : n, count = -1;
@@ -289,9 +297,10 @@ static const struct slot {
 	{"quantise and dequantise", run_quantise, 0},
 	{"half_pack and half_unpack", run_half, 0},
 	{"bound_pack and bound_unpack", run_bound, 0},
+	{"select, blocks", run_select_blocks, 0},
 };
 
-enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
+enum { NALL = sizeof(slots) / sizeof(slots[0]), NSLOTS = NALL - 1 }; /* the last: not of cpu */
 
 /* ---- Comparing. ---- */
 
@@ -351,6 +360,18 @@ static void compare(const struct slot *s, const struct run *a, const struct run 
 		CHECK(e <= tolerance, "%s of %s, round %d, array %d: %g", s->name, what, round, i,
 		      e);
 	}
+}
+
+/* The environment's device instead of cpu and strict. */
+static void other_round(const struct slot *s, const char *device, int round)
+{
+	struct run ref = run_slot(s, "ref", 1, round), one = run_slot(s, device, 1, round);
+	struct run again = run_slot(s, device, 1, round);
+	compare(s, &one, &ref, s->tolerance, device, round);
+	compare(s, &again, &one, 0, "the same again", round);
+	run_free(&ref);
+	run_free(&one);
+	run_free(&again);
 }
 
 static void slot_round(const struct slot *s, int round)
@@ -582,9 +603,23 @@ static void allocations(void)
 	occ_device_close(d);
 }
 
+/* GPU code on the CPU is slow: fewer rounds. */
+static int other_device(const char *device, int rounds)
+{
+	for (int i = 0; i < NALL; i++)
+		for (int round = 0; round < rounds; round++)
+			other_round(&slots[i], device, round);
+	wires(device);
+	products_in_fp32(device);
+	return check_done();
+}
+
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 40;
+	const char *other = check_device(NULL);
+	int rounds = argc > 1 ? atoi(argv[1]) : other ? 12 : 40;
+	if (other)
+		return other_device(other, rounds);
 	for (int i = 0; i < NSLOTS; i++)
 		host_pointers(&slots[i]);
 	for (int i = 0; i < NSLOTS; i++)
