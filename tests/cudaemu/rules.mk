@@ -2,9 +2,10 @@
 # (LD_LIBRARY_PATH), so that the program that nvcc and the real libraries linked runs unchanged on the CPU.
 E := $V/emu
 EMU_FLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -pthread -DOMPI_SKIP_MPICXX -I. -I$(CUDA_HOME)/include \
-	$(shell mpicc --showme:compile) $(if $(SAN),-fsanitize=$(SAN))
+	$(shell mpicc --showme:compile) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -fsanitize-sections=occ_shared)
 emu_soname = $(shell objdump -p $(CUDA_HOME)/lib64/lib$(1).so | sed -n 's/ *SONAME *//p')
 EMU_LIBS := $(foreach l,cudart cublas,$E/$(call emu_soname,$l))
+EMU_RUNTIME := emu_core emu_memory emu_stream emu_launch emu_block emu_warp emu_fiber
 EMU_CUDART := $E/$(call emu_soname,cudart)
 
 emulation: $(EMU_LIBS) $E/libocc_kernels_emu.so ## CUDA=1: what runs GPU code on the CPU, for tests
@@ -25,10 +26,10 @@ $E/$(1): $(2)
 	$(Q)echo '$(1) { global: *; };' >$$@.ver
 	$(Q)$(CXX) $(EMU_FLAGS) -shared -o $$@ -Wl,-soname,$(1),--version-script=$$@.ver $(2) $(3)
 endef
-$(eval $(call emu_library,$(call emu_soname,cudart),$E/cuda_emu.o $E/emu_cudart.o,-ldl))
+$(eval $(call emu_library,$(call emu_soname,cudart),$(EMU_RUNTIME:%=$E/%.o),-ldl))
 $(eval $(call emu_library,$(call emu_soname,cublas),$E/emu_cublas.o $(EMU_CUDART),-lopenblas))
 
-$E/libocc_kernels_emu.so: $(patsubst %,$E/%.o,$(wildcard base/cuda_*.cu)) $E/emu_kernels_so.o $(EMU_CUDART)
+$E/libocc_kernels_emu.so: $(patsubst %,$E/%.o,$(wildcard base/cuda_*.cu)) $(EMU_CUDART)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(EMU_FLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
