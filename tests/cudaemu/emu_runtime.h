@@ -73,6 +73,7 @@ void wait_until(const std::function<bool()> &done);
 void wait_stream(CUstream_st *stream);
 void wait_device(int device); /* all of its streams */
 bool step();                  /* one piece of work of any stream; false: none can go on */
+void advance();               /* for calls that ask: what can go on; one piece if lazy */
 void in_flight(int change);   /* work that waits for another process */
 void stuck(int change);       /* work that will never end unless it is aborted */
 

@@ -46,13 +46,6 @@ void pause(long rounds)
 		nanosleep(&moment, nullptr);
 }
 
-/* A question about work that is not done lets some of it be done. */
-void advance()
-{
-	while (step() && !lazy())
-		;
-}
-
 bool known(cudaEvent_t e)
 {
 	if (events.count(e))
@@ -103,6 +96,12 @@ bool step()
 		}
 	}
 	return false;
+}
+
+void advance()
+{
+	while (step() && !lazy())
+		;
 }
 
 void wait_until(const std::function<bool()> &done)
