@@ -32,18 +32,18 @@ template <class T> std::unordered_map<const void *, T> &table()
 	return t;
 }
 
-/* "[with auto F = name<float>; P = ...]" of g++'s text for a function of the class. */
-std::string readable(const char *text)
+/* From g++'s text for a function of the class: "... F)(P ...) = name<float>]". */
+std::string readable(const std::string &text)
 {
-	const char *from = strstr(text, "F = ");
-	if (!from)
+	static const std::string before = "F)(P ...) = ", nameless = "{anonymous}::";
+	size_t from = text.find(before);
+	if (from == std::string::npos)
 		return text;
-	from += 4;
-	if (*from == '(')
-		from++;
-	size_t n = strcspn(from, ";]");
-	const char *parameters = (const char *)memchr(from, '(', n);
-	return std::string(from, parameters ? (size_t)(parameters - from) : n);
+	std::string name = text.substr(from + before.size());
+	name.pop_back();
+	if (!name.compare(0, nameless.size(), nameless))
+		name.erase(0, nameless.size());
+	return name;
 }
 
 void *open_kernels()

@@ -256,10 +256,10 @@ bool poll(const std::shared_ptr<Group> &g, size_t stream)
 /* Counts an operation; whether the communicator had failed before. */
 bool lost(Communicator &c)
 {
-	static const char *e = getenv("OCC_EMU_NCCL_ASYNC");
-	static long left = e && *e ? atol(e) : LONG_MAX;
+	static long seen;
+	const char *after = getenv("OCC_EMU_NCCL_ASYNC");
 	bool was = c.error == ncclRemoteError;
-	if (left != LONG_MAX && --left <= 0)
+	if (++seen >= (after && *after ? atol(after) : LONG_MAX))
 		c.error = ncclRemoteError;
 	return was;
 }

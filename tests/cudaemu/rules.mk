@@ -44,5 +44,15 @@ $E/libocc_kernels_emu.so: $(patsubst %,$E/%.o,$(wildcard base/cuda_*.cu)) $(EMU_
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(EMU_FLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
--include $(wildcard $E/*.d $E/base/*.d)
-.PHONY: emulation
+# Tests of the emulation itself; they find the libraries by themselves.
+EMU_TESTS := $(patsubst tests/cuda/%.cpp,$V/tests/cuda/%,$(wildcard tests/cuda/*.cpp))
+emulation-tests: $(EMU_TESTS) ## CUDA=1: tests of the emulation itself
+
+$V/tests/cuda/%: tests/cuda/%.cpp $(EMU_LIBS)
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(EMU_FLAGS) -MMD -MP -MF $@.d -include tests/cudaemu/cuda_emu.h \
+		$(if $(findstring undefined,$(SAN)),-DOCC_UNDEFINED_IS_CHECKED) -o $@ $< \
+		-Wl,-rpath,'$$ORIGIN/../../emu' $(EMU_LIBS) $(shell mpicc --showme:link)
+
+-include $(wildcard $E/*.d $E/base/*.d $(EMU_TESTS:=.d))
+.PHONY: emulation emulation-tests
