@@ -1,114 +1,326 @@
-/* Test-only NCCL subset on MPI: each process is a rank with its own (emulated) GPU. OCC_EMU_SAME_GPU=1
- * makes communicator creation fail as real NCCL does when two ranks name one GPU. */
-#include <nccl.h>
-#include <mpi.h>
-#include <cstdio>
-#include <cstdlib>
+/* Test-only NCCL on MPI: the communicators. A rank is a process with a GPU of its own
+ * (OCC_EMU_GPUS); two ranks with one GPU are refused, as NCCL does.
+ *
+ * MPI is called by whichever thread is in a call of NCCL, or in a call of the runtime that waits or
+ * asks (cuda...Synchronize, ...Query, cudaMemcpy, cudaFree), and nowhere else: so work goes on in
+ * such calls only. A program that initialises MPI with MPI_THREAD_SERIALIZED has to keep its own
+ * calls of MPI apart from these itself; its lock cannot be seen from here. Nor can two ranks be
+ * threads of one process. */
+#include "tests/cudaemu/emu_nccl.h"
+
 #include <cstring>
-#include <memory>
+#include <string>
+#include <unistd.h>
 #include <vector>
-#include <cuda_bf16.h>
-#include "tests/cudaemu/emu_internal.h"
-namespace occ_emu { void flight(int); }
-using occ_emu::enqueue;
-struct ncclComm { MPI_Comm c; int rank, n; };
-namespace {
-struct Id { uint64_t magic; int root; int tag; };
-size_t tsz(ncclDataType_t t) { switch (t) { case ncclInt8: case ncclUint8: return 1; case ncclFloat16: case ncclBfloat16: return 2; case ncclInt32: case ncclUint32: case ncclFloat32: return 4; case ncclInt64: case ncclUint64: case ncclFloat64: return 8; default: return 1; } }
-MPI_Datatype mpit(ncclDataType_t t) { switch (t) { case ncclInt8: return MPI_INT8_T; case ncclUint8: return MPI_UINT8_T; case ncclInt32: return MPI_INT32_T; case ncclUint32: return MPI_UINT32_T; case ncclInt64: return MPI_INT64_T; case ncclUint64: return MPI_UINT64_T; case ncclFloat32: return MPI_FLOAT; case ncclFloat64: return MPI_DOUBLE; default: return MPI_UINT16_T; } }
-void bfsum(void *a, void *b, int *n, MPI_Datatype *) { auto x = (__nv_bfloat16 *)a, y = (__nv_bfloat16 *)b; for (int i = 0; i < *n; i++) y[i] = __float2bfloat16_rn(__bfloat162float(x[i]) + __bfloat162float(y[i])); }
-void bfmax(void *a, void *b, int *n, MPI_Datatype *) { auto x = (__nv_bfloat16 *)a, y = (__nv_bfloat16 *)b; for (int i = 0; i < *n; i++) if (__bfloat162float(x[i]) > __bfloat162float(y[i])) y[i] = x[i]; }
-MPI_Op mpio(ncclRedOp_t o, ncclDataType_t t) {
-    static MPI_Op bs = MPI_OP_NULL, bm = MPI_OP_NULL;
-    if (bs == MPI_OP_NULL) { MPI_Op_create(bfsum, 1, &bs); MPI_Op_create(bfmax, 1, &bm); }
-    if (t == ncclBfloat16) return o == ncclMax ? bm : bs;
-    return o == ncclMax ? MPI_MAX : o == ncclMin ? MPI_MIN : o == ncclProd ? MPI_PROD : MPI_SUM;
+
+using namespace occ_emu;
+
+namespace
+{
+enum { MAGIC = 0x6f6363, FIRST_TAG = 1 << 20 };
+
+struct Id {
+	int magic, root, tag;
+};
+
+struct Member {
+	int rank, process; /* of the communicator; of MPI_COMM_WORLD */
+	cudaUUID_t gpu;
+	char host[64];
+};
+
+thread_local std::string last_message;
+
+bool mpi_runs()
+{
+	int yes = 0;
+	MPI_Initialized(&yes);
+	return yes;
 }
-void scale(void *p, size_t n, ncclDataType_t t, float f) { if (t == ncclFloat32) for (size_t i = 0; i < n; i++) ((float *)p)[i] *= f; else if (t == ncclBfloat16) for (size_t i = 0; i < n; i++) ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(__bfloat162float(((__nv_bfloat16 *)p)[i]) * f); }
-int depth;
-struct P2P { bool send; void *p; size_t bytes; int peer; ncclComm_t c; cudaStream_t s; };
-std::vector<P2P> pend;
-bool inited() { int f = 0; MPI_Initialized(&f); return f; }
-/* start() fills requests on the first poll; done when all complete */
-ncclResult_t post(cudaStream_t s, std::function<void(std::vector<MPI_Request> &)> start, std::function<void()> fin = nullptr) {
-    auto st = std::make_shared<std::pair<bool, std::vector<MPI_Request>>>(false, std::vector<MPI_Request>());
-    return enqueue(s, [=] {
-        if (!st->first) { st->first = true; occ_emu::flight(1); start(st->second); }
-        int ok = 0; MPI_Testall((int)st->second.size(), st->second.data(), &ok, MPI_STATUSES_IGNORE);
-        if (!ok) return false;
-        occ_emu::flight(-1); if (fin) fin(); return true;
-    }) == cudaSuccess ? ncclSuccess : ncclInvalidArgument;
+
+Member describe_self(int rank)
+{
+	Member m = {};
+	cudaDeviceProp p;
+	const char *host = getenv("NCCL_HOSTID");
+	cudaGetDeviceProperties(&p, current_device());
+	m.rank = rank;
+	MPI_Comm_rank(MPI_COMM_WORLD, &m.process);
+	m.gpu = p.uuid;
+	if (host)
+		strncpy(m.host, host, sizeof(m.host) - 1);
+	else
+		gethostname(m.host, sizeof(m.host) - 1);
+	return m;
 }
-ncclResult_t flush() {
-    if (pend.empty()) return ncclSuccess;
-    auto v = std::make_shared<std::vector<P2P>>(std::move(pend)); pend.clear();
-    return post((*v)[0].s, [v](std::vector<MPI_Request> &r) {
-        for (auto &o : *v) { MPI_Request q; if (o.send) MPI_Isend(o.p, (int)o.bytes, MPI_BYTE, o.peer, 77, o.c->c, &q); else MPI_Irecv(o.p, (int)o.bytes, MPI_BYTE, o.peer, 77, o.c->c, &q); r.push_back(q); }
-    });
+
+/* All members, by rank: gathered and sent around by the one that made the id. */
+std::vector<Member> meet(const Id &id, int n, const Member &self)
+{
+	std::vector<Member> all((size_t)n);
+	int bytes = (int)sizeof(Member);
+	if (self.process != id.root) {
+		MPI_Send(&self, bytes, MPI_BYTE, id.root, id.tag, MPI_COMM_WORLD);
+		MPI_Recv(all.data(), n * bytes, MPI_BYTE, id.root, id.tag, MPI_COMM_WORLD,
+			 MPI_STATUS_IGNORE);
+		return all;
+	}
+	all[(size_t)self.rank] = self;
+	for (int i = 1; i < n; i++) {
+		Member m;
+		MPI_Recv(&m, bytes, MPI_BYTE, MPI_ANY_SOURCE, id.tag, MPI_COMM_WORLD,
+			 MPI_STATUS_IGNORE);
+		all[(size_t)m.rank] = m;
+	}
+	for (const Member &m : all)
+		if (m.process != self.process)
+			MPI_Send(all.data(), n * bytes, MPI_BYTE, m.process, id.tag,
+				 MPI_COMM_WORLD);
+	return all;
 }
-bool dev(const void *p, size_t n) { if (!n || occ_emu::is_device(p, n)) return true; fprintf(stderr, "nccl-emu: buffer %p (%zu bytes) is not device memory\n", p, n); return false; }
+
+ncclResult_t complain(ncclResult_t result, const std::string &message)
+{
+	last_message = message;
+	say("NCCL: %s", message.c_str());
+	return result;
 }
+
+ncclResult_t check_gpus(const std::vector<Member> &all)
+{
+	for (size_t i = 0; i < all.size(); i++)
+		for (size_t j = 0; j < i; j++)
+			if (!memcmp(&all[i].gpu, &all[j].gpu, sizeof(all[i].gpu)) &&
+			    !strcmp(all[i].host, all[j].host))
+				return complain(ncclInvalidUsage,
+						"Duplicate GPU detected : rank " +
+							std::to_string(j) + " and rank " +
+							std::to_string(i) +
+							" (OCC_EMU_GPUS=n gives a host n GPUs)");
+	return ncclSuccess;
+}
+
+MPI_Comm connect(const Id &id, const std::vector<Member> &all)
+{
+	MPI_Group world, group;
+	MPI_Comm mpi;
+	std::vector<int> processes;
+	for (const Member &m : all)
+		processes.push_back(m.process);
+	MPI_Comm_group(MPI_COMM_WORLD, &world);
+	MPI_Group_incl(world, (int)processes.size(), processes.data(), &group);
+	MPI_Comm_create_group(MPI_COMM_WORLD, group, id.tag, &mpi);
+	MPI_Group_free(&group);
+	MPI_Group_free(&world);
+	return mpi;
+}
+
+bool blocks(const ncclConfig_t *config, bool otherwise)
+{
+	if (!config || config->blocking == NCCL_CONFIG_UNDEF_INT)
+		return otherwise;
+	return config->blocking != 0;
+}
+
+void release(Communicator &c)
+{
+	int over = 0;
+	MPI_Finalized(&over);
+	if (c.mpi != MPI_COMM_NULL && !over)
+		MPI_Comm_free(&c.mpi);
+}
+
+ncclResult_t init_rank(const char *call, ncclComm_t *out, int n, const ncclUniqueId &unique,
+		       int rank, const ncclConfig_t *config)
+{
+	Lock l;
+	Id id;
+	memcpy(&id, &unique, sizeof(id));
+	if (fails(call))
+		return complain(ncclSystemError, std::string(call) + ": injected failure");
+	if (!mpi_runs() || id.magic != MAGIC || n < 1 || rank < 0 || rank >= n)
+		return complain(ncclInvalidArgument, "bad rank or id, or MPI does not run");
+	std::vector<Member> all = meet(id, n, describe_self(rank));
+	auto c = std::make_shared<Communicator>();
+	c->rank = rank;
+	c->size = n;
+	c->device = current_device();
+	c->blocking = blocks(config, true);
+	c->error = check_gpus(all);
+	if (c->error && c->blocking)
+		return c->error;
+	if (!c->error)
+		c->mpi = connect(id, all);
+	*out = new ncclComm{c};
+	return in_background(*c);
+}
+} // namespace
+
+namespace occ_emu
+{
+ncclResult_t in_background(Communicator &c)
+{
+	if (c.blocking)
+		return ncclSuccess;
+	c.unasked = 1;
+	return ncclInProgress;
+}
+
+ncclResult_t usable(const ncclComm *c)
+{
+	if (!c)
+		return complain(ncclInvalidArgument, "no communicator");
+	if (c->c->unasked)
+		return complain(ncclInvalidArgument,
+				"Attempt to use communicator before the previous operation "
+				"returned ncclSuccess");
+	if (c->c->ending)
+		return complain(ncclInvalidUsage, "communicator was finalized");
+	return ncclSuccess;
+}
+} // namespace occ_emu
+
 extern "C" {
-ncclResult_t ncclGetVersion(int *v) { *v = 22809; return ncclSuccess; }
-const char *ncclGetErrorString(ncclResult_t r) { return r == ncclSuccess ? "no error" : r == ncclInvalidUsage ? "invalid usage" : "NCCL error (emulated)"; }
-const char *ncclGetLastError(ncclComm_t) { return ""; }
-ncclResult_t ncclGetUniqueId(ncclUniqueId *u) {
-    if (!inited()) return ncclInvalidUsage;
-    static int ctr; memset(u, 0, sizeof *u); Id i{0x6f63636e63636cull, 0, 1000 + ctr++}; MPI_Comm_rank(MPI_COMM_WORLD, &i.root); memcpy(u, &i, sizeof i); return ncclSuccess;
+ncclResult_t ncclGetVersion(int *version)
+{
+	*version = NCCL_VERSION_CODE;
+	return ncclSuccess;
 }
-ncclResult_t ncclCommInitRank(ncclComm_t *c, int n, ncclUniqueId u, int rank) {
-    if (!inited()) return ncclInvalidUsage;
-    if (getenv("OCC_EMU_SAME_GPU") && n > 1) { fprintf(stderr, "nccl-emu: Duplicate GPU detected\n"); return ncclInvalidUsage; }
-    Id i; memcpy(&i, &u, sizeof i);
-    if (i.magic != 0x6f63636e63636cull) return ncclInvalidArgument;
-    int me; MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    std::vector<int> tab(n);
-    if (me == i.root) {                     /* the id's maker is a member and gathers who is who */
-        tab[rank] = me;
-        for (int k = 1; k < n; k++) { int m[2]; MPI_Recv(m, 2, MPI_INT, MPI_ANY_SOURCE, i.tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE); tab[m[0]] = m[1]; }
-        for (int k = 0; k < n; k++) if (tab[k] != me) MPI_Send(tab.data(), n, MPI_INT, tab[k], i.tag, MPI_COMM_WORLD);
-    } else { int m[2] = {rank, me}; MPI_Send(m, 2, MPI_INT, i.root, i.tag, MPI_COMM_WORLD); MPI_Recv(tab.data(), n, MPI_INT, i.root, i.tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }
-    MPI_Group w, g; MPI_Comm_group(MPI_COMM_WORLD, &w); MPI_Group_incl(w, n, tab.data(), &g);
-    auto *r = new ncclComm{MPI_COMM_NULL, rank, n}; MPI_Comm_create_group(MPI_COMM_WORLD, g, i.tag, &r->c); *c = r; return ncclSuccess;
+
+const char *ncclGetErrorString(ncclResult_t r)
+{
+	static const char *const words[] = {"no error",
+					    "unhandled cuda error (run with NCCL_DEBUG=INFO)",
+					    "unhandled system error (run with NCCL_DEBUG=INFO)",
+					    "internal error - please report this issue",
+					    "invalid argument (run with NCCL_DEBUG=WARN)",
+					    "invalid usage (run with NCCL_DEBUG=WARN)",
+					    "remote process exited or there was a network error",
+					    "NCCL operation in progress"};
+	return (unsigned)r < sizeof(words) / sizeof(words[0]) ? words[r] : "unknown result code";
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *c, int n, ncclUniqueId u, int rank, ncclConfig_t *) { return ncclCommInitRank(c, n, u, rank); }
-ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *o, ncclConfig_t *) {
-    MPI_Comm m; MPI_Comm_split(c->c, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &m);
-    if (m == MPI_COMM_NULL) { *o = nullptr; return ncclSuccess; }
-    auto *r = new ncclComm{m, 0, 0}; MPI_Comm_rank(m, &r->rank); MPI_Comm_size(m, &r->n); *o = r; return ncclSuccess;
+
+const char *ncclGetLastError(ncclComm_t)
+{
+	return last_message.c_str();
 }
-ncclResult_t ncclCommDestroy(ncclComm_t c) { if (c) { MPI_Comm_free(&c->c); delete c; } return ncclSuccess; }
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
-ncclResult_t ncclCommAbort(ncclComm_t c) { return ncclCommDestroy(c); }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *r) { *r = ncclSuccess; return ncclSuccess; }
-ncclResult_t ncclCommCount(const ncclComm_t c, int *n) { *n = c->n; return ncclSuccess; }
-ncclResult_t ncclCommUserRank(const ncclComm_t c, int *n) { *n = c->rank; return ncclSuccess; }
-ncclResult_t ncclGroupStart(void) { depth++; return ncclSuccess; }
-ncclResult_t ncclGroupEnd(void) { if (depth <= 0) return ncclInvalidUsage; return --depth ? ncclSuccess : flush(); }
-static ncclResult_t p2p(bool send, void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
-    if (!dev(p, n * tsz(t)) || peer < 0 || peer >= c->n) return ncclInvalidArgument;
-    pend.push_back({send, p, n * tsz(t), peer, c, s}); return depth ? ncclSuccess : flush();
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
+{
+	Lock l;
+	static int made;
+	Id id = {MAGIC, 0, FIRST_TAG + made++};
+	if (fails(__func__))
+		return complain(ncclSystemError, "ncclGetUniqueId: injected failure");
+	if (!mpi_runs())
+		return complain(ncclInvalidUsage, "MPI does not run: NCCL is emulated on it");
+	MPI_Comm_rank(MPI_COMM_WORLD, &id.root);
+	memset(unique, 0, sizeof(*unique));
+	memcpy(unique, &id, sizeof(id));
+	return ncclSuccess;
 }
-ncclResult_t ncclSend(const void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) { return p2p(true, (void *)p, n, t, peer, c, s); }
-ncclResult_t ncclRecv(void *p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) { return p2p(false, p, n, t, peer, c, s); }
-ncclResult_t ncclAllReduce(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c, cudaStream_t s) {
-    if (!dev(a, n * tsz(t)) || !dev(b, n * tsz(t))) return ncclInvalidArgument;
-    return post(s, [=](std::vector<MPI_Request> &r) { MPI_Request q; MPI_Iallreduce(a == b ? MPI_IN_PLACE : a, b, (int)n, mpit(t), mpio(o, t), c->c, &q); r.push_back(q); }, [=] { if (o == ncclAvg) scale(b, n, t, 1.0f / c->n); });
+
+ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId unique, int rank)
+{
+	return init_rank(__func__, out, n, unique, rank, nullptr);
 }
-ncclResult_t ncclReduceScatter(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c, cudaStream_t s) {
-    if (!dev(a, n * tsz(t) * c->n) || !dev(b, n * tsz(t))) return ncclInvalidArgument;
-    auto tmp = std::make_shared<std::vector<char>>(n * tsz(t));
-    return post(s, [=](std::vector<MPI_Request> &r) { MPI_Request q; MPI_Ireduce_scatter_block(a, tmp->data(), (int)n, mpit(t), mpio(o, t), c->c, &q); r.push_back(q); }, [=] { memcpy(b, tmp->data(), tmp->size()); if (o == ncclAvg) scale(b, n, t, 1.0f / c->n); });
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId unique, int rank,
+				    ncclConfig_t *config)
+{
+	return init_rank(__func__, out, n, unique, rank, config);
 }
-ncclResult_t ncclAllGather(const void *a, void *b, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s) {
-    if (!dev(a, n * tsz(t)) || !dev(b, n * tsz(t) * c->n)) return ncclInvalidArgument;
-    bool in = (const char *)a == (char *)b + n * tsz(t) * c->rank;
-    return post(s, [=](std::vector<MPI_Request> &r) { MPI_Request q; MPI_Iallgather(in ? MPI_IN_PLACE : a, (int)n, mpit(t), b, (int)n, mpit(t), c->c, &q); r.push_back(q); });
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
+			   ncclConfig_t *config)
+{
+	Lock l;
+	*out = nullptr;
+	if (fails(__func__))
+		return complain(ncclSystemError, "ncclCommSplit: injected failure");
+	if (ncclResult_t r = usable(comm))
+		return r;
+	MPI_Comm mpi;
+	MPI_Comm_split(comm->c->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key,
+		       &mpi);
+	if (mpi == MPI_COMM_NULL)
+		return in_background(*comm->c);
+	auto c = std::make_shared<Communicator>();
+	c->mpi = mpi;
+	c->device = comm->c->device;
+	c->blocking = blocks(config, comm->c->blocking);
+	MPI_Comm_rank(mpi, &c->rank);
+	MPI_Comm_size(mpi, &c->size);
+	*out = new ncclComm{c};
+	in_background(*c);
+	return in_background(*comm->c);
 }
-ncclResult_t ncclBroadcast(const void *a, void *b, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s) {
-    return post(s, [=](std::vector<MPI_Request> &r) { if (c->rank == root && a != b) memcpy(b, a, n * tsz(t)); MPI_Request q; MPI_Ibcast(b, (int)n, mpit(t), root, c->c, &q); r.push_back(q); });
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+	Lock l;
+	Communicator &c = *comm->c;
+	advance();
+	*result = c.error;
+	if (c.unasked > 0) {
+		c.unasked--;
+		*result = c.error && c.error != ncclRemoteError ? c.error : ncclInProgress;
+	} else if (!c.error && c.ending && c.ended < c.made) {
+		*result = ncclInProgress;
+	}
+	return ncclSuccess;
 }
-ncclResult_t ncclReduce(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t o, int root, ncclComm_t c, cudaStream_t s) {
-    return post(s, [=](std::vector<MPI_Request> &r) { MPI_Request q; MPI_Ireduce(a == b && c->rank == root ? MPI_IN_PLACE : a, b, (int)n, mpit(t), mpio(o, t), root, c->c, &q); r.push_back(q); });
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	Lock l;
+	if (ncclResult_t r = usable(comm))
+		return r;
+	std::shared_ptr<Communicator> c = comm->c;
+	c->ending = true;
+	if (c->blocking)
+		wait_until([c] { return c->ended == c->made; });
+	return in_background(*c);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	Lock l;
+	if (!comm)
+		return ncclSuccess;
+	std::shared_ptr<Communicator> c = comm->c;
+	wait_until([c] { return c->ended == c->made; });
+	release(*c);
+	delete comm;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	Lock l;
+	if (!comm)
+		return ncclSuccess;
+	comm->c->aborted = true; /* MPI's communicator stays: something may be under way on it */
+	delete comm;
+	advance();
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *n)
+{
+	*n = comm->c->size;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+	*rank = comm->c->rank;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+	*device = comm->c->device;
+	return ncclSuccess;
 }
 }
