@@ -19,6 +19,7 @@ struct entry {
 	int held, refused;
 	int64_t B, T, H, D;
 	enum sdpa_way way;
+	float scale, neg, one; /* cuDNN reads them during a call */
 	struct sdpa_plan plan;
 };
 
@@ -100,6 +101,9 @@ static struct entry *ask(struct occ_cudnn *c, const struct occ_attention *a, enu
 		cudaStreamSynchronize(c->stream);
 	occ_sdpa_close(&e->plan);
 	*e = (struct entry){.held = 1, .B = a->B, .T = a->T, .H = a->H, .D = a->D, .way = way};
+	e->scale = (float)(1 / sqrt((double)a->D));
+	e->neg = -INFINITY;
+	e->one = 1;
 	occ_sdpa_graph(way, &g);
 	if (occ_sdpa_plan(&e->plan, &g, a, c->h, NULL)) {
 		give_up(c, e, e->plan.words);
@@ -161,13 +165,12 @@ int64_t occ_cudnn_room(struct occ_cudnn *c, const struct occ_attention *a, enum 
 	return bytes;
 }
 
-/* Runs e's plan on at[]; the by-value tensors are set here. */
+/* Runs e's plan on at[], to which the by-value tensors are added. */
 static int run(struct occ_cudnn *c, struct entry *e, void *at[SDPA_BOUND], void *d_workspace)
 {
-	float scale = (float)(1 / sqrt((double)e->D)), neg = -INFINITY, one = 1;
-	at[SDPA_SCALE] = &scale;
-	at[SDPA_NEG] = &neg;
-	at[SDPA_ONE] = &one;
+	at[SDPA_SCALE] = &e->scale;
+	at[SDPA_NEG] = &e->neg;
+	at[SDPA_ONE] = &e->one;
 	for (int i = 0; i < e->plan.nbound; i++)
 		if ((uintptr_t)at[e->plan.bound[i]] % 16 && e->plan.bound[i] < SDPA_SCALE)
 			return refuse(c, "memory is not 16-byte aligned");

@@ -240,6 +240,10 @@ int occ_sdpa_plan(struct sdpa_plan *p, const struct sdpa_graph *g, const struct 
 	char first[SDPA_WORDS] = "";
 	desc cfg[CONFIGS];
 	memset(p, 0, sizeof(*p));
+	if (a->B <= 0 || a->T <= 0 || a->H <= 0 || a->D <= 0) { /* cuDNN divides by some of them */
+		snprintf(p->words, sizeof(p->words), "an empty shape");
+		return -1;
+	}
 	int64_t n = configs(p, operation_graph(p, g, a, h), gpu, cfg);
 	if (p->words[0])
 		return -1;

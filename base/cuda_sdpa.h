@@ -2,8 +2,8 @@
  * matches to one of its fused kernels. The graph is data (cuda_sdpa.c), and tests compute it by
  * hand; a plan (cuda_plan.c) is what cuDNN makes of it.
  *
- * The order of the operations, the types and the strides are what cuDNN 9 recognises: another
- * graph of the same meaning may have no kernel. */
+ * The operations, types and strides are what cuDNN 9 recognises: another graph of the same meaning
+ * may have no kernel. */
 #ifndef OCC_BASE_CUDA_SDPA_H
 #define OCC_BASE_CUDA_SDPA_H
 
