@@ -56,3 +56,26 @@ $V/tests/cuda/%: tests/cuda/%.cpp $(EMU_LIBS)
 
 -include $(wildcard $E/*.d $E/base/*.d $(EMU_TESTS:=.d))
 .PHONY: emulation emulation-tests
+
+# Plans of cuDNN without a GPU: a libcuda.so.1 that answers every call, for this one test and never for the program.
+FAKE := $E/fakecuda
+CUDNN_PLANS := $V/tests/cuda/cudnn_plans
+
+$(FAKE)/fakecuda.o: tests/cudaemu/fakecuda/fakecuda.c | $V/.needs
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -Wall -Wextra -c -o $@ $<
+
+$(FAKE)/rest.s: tests/cudaemu/fakecuda/rest.sh $(FAKE)/fakecuda.o
+	$(Q)$< $(CUDA_HOME)/lib64/stubs/libcuda.so $(FAKE)/fakecuda.o >$@.new && mv $@.new $@
+
+$(FAKE)/libcuda.so.1: $(FAKE)/fakecuda.o $(FAKE)/rest.s
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -ldl
+
+$(CUDNN_PLANS): CPPFLAGS_ALL += -I$(CUDA_HOME)/include
+
+cudnn-plans: $(CUDNN_PLANS) $(FAKE)/libcuda.so.1 ## CUDA=1: has cuDNN plans for attention? (no GPU needed)
+	$(Q)LD_LIBRARY_PATH=$(FAKE) $(CUDNN_PLANS) $(if $(VERBOSE),-v)
+
+-include $(CUDNN_PLANS).d
+.PHONY: cudnn-plans
