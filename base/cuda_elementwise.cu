@@ -27,8 +27,7 @@ template <int N, class X, class Y> __global__ void k_cast(int64_t n, const X *x,
 
 template <class X, class Y> static void cast(struct occ_device *d, int64_t n, const X *x, Y *y)
 {
-	OCC_WIDE(occ_aligned(x, y), N, __nv_bfloat16,
-		 LAUNCH_PACKS(d, (k_cast<N, X, Y>), N, n, x, y));
+	OCC_WIDE(occ_aligned(x, y), N, float, LAUNCH_PACKS(d, (k_cast<N, X, Y>), N, n, x, y));
 }
 
 void occ_cuda_cast(struct occ_device *d, int64_t n, enum occ_type from, const void *d_x,
@@ -153,20 +152,21 @@ __global__ void k_rows(int64_t R, int64_t C, const X *x, Y *y, int64_t ld)
 		occ_put(y, r * ld + c, b);
 }
 
+template <class X, class Y>
+static void rows(struct occ_device *d, int64_t R, int64_t C, const X *x, Y *y, int64_t ld)
+{
+	OCC_WIDE(C % 8 == 0 && ld % 8 == 0 && occ_aligned(x, y), N, Y, {
+		unsigned nt = occ_threads(C / N);
+		dim3 grid((unsigned)((C / N + nt - 1) / nt), occ_blocks(R, 16, 4096));
+		OCC_LAUNCH(d, (k_rows<N, X, Y>), grid, nt, 0, R, C, x, y, ld);
+	});
+}
+
 void occ_cuda_rows(struct occ_device *d, int64_t R, int64_t C, enum occ_type from, const void *d_x,
 		   enum occ_type to, void *d_y, int64_t ld)
 {
-	int wide = C % 8 == 0 && ld % 8 == 0 && occ_aligned(d_x, d_y);
-	int64_t packs = wide ? C / 8 : C;
-	unsigned nt = occ_threads(packs);
-	if (R <= 0 || C <= 0)
-		return;
-	dim3 grid((unsigned)((packs + nt - 1) / nt), occ_blocks(R, 16, 4096));
-	OCC_TYPED(from, X,
-		  OCC_TYPED(to, Y,
-			    OCC_WIDE(wide, N, __nv_bfloat16,
-				     OCC_LAUNCH(d, (k_rows<N, X, Y>), grid, nt, 0, R, C,
-						(const X *)d_x, (Y *)d_y, ld))));
+	if (R > 0 && C > 0)
+		OCC_TYPED(from, X, OCC_TYPED(to, Y, rows(d, R, C, (const X *)d_x, (Y *)d_y, ld)));
 }
 
 /* Sums of columns: a block adds up a share of the rows, 8 at a time; k_fold adds up the blocks. */
@@ -184,8 +184,8 @@ __global__ void k_column_sums(int64_t R, int64_t C, const T *x, float *part)
 				sum[k] += occ_load(v.v, k);
 		}
 	occ_sum_over_y(sum);
-	for (int k = 0; c < C && threadIdx.y == 0 && k < N; k++)
-		part[blockIdx.y * C + c + k] = sum[k];
+	if (c < C && threadIdx.y == 0)
+		occ_put(part, blockIdx.y * C + c, occ_floats(sum));
 }
 
 void occ_cuda_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,

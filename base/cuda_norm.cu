@@ -1,7 +1,7 @@
 /* Residual, dropout and layer norm, forward and back, each array read and written once.
  *
  * A row belongs to one warp, or to a block of up to 8 where it is long, and stays in its registers
- * as up to 4 packs a thread (P of them); rows beyond 32 KB (wide) take kernels of their own. */
+ * as up to 4 packs a thread (P of them); rows beyond 16 KB take kernels of their own. */
 #include "base/cuda_vec.cuh"
 
 enum { MOST_PACKS = 4, Y = 4 /* warps of a block with rows of one warp */ };
@@ -253,16 +253,14 @@ __device__ static inline void put_part(const struct backward<T> &a, int64_t bloc
 	for (int s = 0; s < 3; s++) {
 		occ_sum_over_y(sum[s]);
 		if (c < a.C && threadIdx.y == 0)
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				a.part[(block * 3 + s) * a.C + c + k] = sum[s][k];
+			occ_put(a.part, (block * 3 + s) * a.C + c, occ_floats(sum[s]));
 	}
 }
 
 /* Warps (or a block) that go over rows, and keep the sums of their columns in registers. Only with
  * a norm. */
 template <int N, int P, class T>
-__global__ void __launch_bounds__(256) k_norm_backward(struct backward<T> a)
+__global__ void __launch_bounds__(256, 1) k_norm_backward(struct backward<T> a)
 {
 	float sum[P][3][N] = {};
 	for (int64_t r = blockIdx.x * (int64_t)blockDim.y + threadIdx.y; r < a.R;

@@ -43,7 +43,7 @@ void occ_cuda_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, 
 	occ_check(d_master || d->type == OCC_F32, "bf16 weights need a master copy");
 	if (n > 0)
 		OCC_TYPED(d->type, T,
-			  OCC_WIDE(occ_aligned(d_g, d_m, d_v, d_master, d_w), N, T,
+			  OCC_WIDE(occ_aligned(d_g, d_m, d_v, d_master, d_w), N, float,
 				   OCC_LAUNCH(d, (k_adamw<N, T>), occ_blocks(n, 256 * N, 1 << 16),
 					      256, 0, *a, p, (T *)d_w)));
 }

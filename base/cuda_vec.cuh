@@ -21,6 +21,15 @@ __device__ static inline void occ_put(T *x, int64_t i, const occ_vec<T, N> &v)
 	*(occ_vec<T, N> *)(x + i) = v;
 }
 
+template <int N> __device__ static inline occ_vec<float, N> occ_floats(const float (&x)[N])
+{
+	occ_vec<float, N> v;
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		v.v[k] = x[k];
+	return v;
+}
+
 /* The same at the end of an array of n elements: what lies behind reads as `fill`. */
 template <int N, class T>
 __device__ static inline occ_vec<T, N> occ_get_of(const T *x, int64_t i, int64_t n, float fill = 0)
@@ -51,7 +60,8 @@ template <class... P> static inline int occ_aligned(P... p)
 	return ((((uintptr_t)p & 15) == 0) && ...);
 }
 
-/* The statements with N as 16 bytes of T, or as 1. */
+/* The statements with N as 16 bytes of T, or as 1. Where a kernel moves both types, T is the one
+ * with more bytes: its accesses then lie side by side in a warp. */
 #define OCC_WIDE(wide, N, T, ...)                                                                  \
 	do {                                                                                       \
 		if (wide) {                                                                        \

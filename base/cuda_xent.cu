@@ -132,9 +132,7 @@ void occ_cuda_xent_finish(struct occ_device *d, const struct occ_xent *x, const 
 		   d_sum, d_hit, d_loss);
 	if (d_dlogits && x->V > 0)
 		OCC_TYPED(d->type, T,
-			  OCC_WIDE(x->ld % (16 / (int)sizeof(T)) == 0 &&
-					   occ_aligned(d_logits, d_dlogits),
-				   N, T,
+			  OCC_WIDE(x->ld % 4 == 0 && occ_aligned(d_logits, d_dlogits), N, float,
 				   OCC_LAUNCH(d, (k_xent_gradient<N, T>), (unsigned)x->rows,
 					      threads(x->V, N), 0, *x, d_logits, d_targets, d_max,
 					      d_sum, scale, (T *)d_dlogits)));
