@@ -139,7 +139,7 @@ __global__ void k_bound_pack(int64_t n, double twice, const float *x, uint8_t *w
 			uint32_t *to =
 				(uint32_t *)(wire + codes_at(n) + batch_at[batch] + start[k]);
 			float u = i < n ? x[i] : 0, v = i + 32 < n ? x[i + 32] : 0;
-			bool missed;
+			bool missed = false; /* known from the head */
 			code[lane] = bits == RAW ? __float_as_uint(u)
 						 : code_of(u, twice, inverse, &missed);
 			code[lane + 32] = bits == RAW ? __float_as_uint(v)
