@@ -24,8 +24,9 @@ namespace occ_emu
 {
 namespace
 {
-std::vector<CUstream_st *> streams;
-std::set<cudaEvent_t> events;
+/* Never destroyed: threads may still run while the process ends. */
+std::vector<CUstream_st *> &streams = *new std::vector<CUstream_st *>;
+std::set<cudaEvent_t> &events = *new std::set<cudaEvent_t>;
 int flying, sticking;
 
 double seconds()
