@@ -280,7 +280,8 @@ __global__ void k_past_dynamic(float *x)
 __global__ void k_past_static(float *x)
 {
 	__shared__ float s[N];
-	s[threadIdx.x + 1 + (x[0] > 1)] = x[threadIdx.x];
+	float *past = s + 1;
+	past[threadIdx.x] = x[threadIdx.x];
 	x[threadIdx.x] = s[1];
 }
 #endif

@@ -270,6 +270,7 @@ void broken_product()
 	};
 	REQUIRE(!cublasCreate(&h) && !multiply());
 	REQUIRE(multiply() == CUBLAS_STATUS_EXECUTION_FAILED && !multiply());
+	REQUIRE(!cublasDestroy(h));
 }
 
 const std::vector<Case> cases = {

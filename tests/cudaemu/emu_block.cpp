@@ -17,18 +17,20 @@ Thread *current;
 dim3 grid_dim, block_dim;
 uint3 block_index;
 unsigned char *dynamic_shared;
-Block block;
+Block &block = *new Block; /* threads may still run while the process ends */
 
 namespace
 {
 enum Order { FORWARD, REVERSE, RANDOM };
 std::mt19937 rng(1);
+Order thread_order;
 
-std::vector<int> order; /* of the threads that have not begun, from next_new on */
+std::vector<int> &order =
+	*new std::vector<int>; /* of the threads that have not begun, from next_new on */
 size_t next_new;
-std::vector<int> ready; /* threads that may go on, from next_ready on */
+std::vector<int> &ready = *new std::vector<int>; /* threads that may go on, from next_ready on */
 size_t next_ready;
-std::vector<Fiber *> idle;
+std::vector<Fiber *> &idle = *new std::vector<Fiber *>;
 Fiber *thread_fiber; /* the OS thread's */
 const Kernel *kernel;
 void **kernel_arguments;
@@ -41,21 +43,18 @@ struct Barrier {
 	int results[4];      /* enum Vote; of the last time that it opened */
 } at_barrier;
 
-Order thread_order()
+Order read_order()
 {
-	static const Order chosen = [] {
-		const char *e = getenv("OCC_EMU_ORDER");
-		if (!e || !*e || !strcmp(e, "forward"))
-			return FORWARD;
-		if (!strcmp(e, "reverse"))
-			return REVERSE;
-		if (strncmp(e, "random", 6))
-			stop("OCC_EMU_ORDER=%s: forward, reverse or random:SEED", e);
-		if (e[6] == ':')
-			rng.seed((unsigned)atoi(e + 7));
-		return RANDOM;
-	}();
-	return chosen;
+	const char *e = getenv("OCC_EMU_ORDER");
+	if (!e || !*e || !strcmp(e, "forward"))
+		return FORWARD;
+	if (!strcmp(e, "reverse"))
+		return REVERSE;
+	if (strncmp(e, "random", 6))
+		stop("OCC_EMU_ORDER=%s: forward, reverse or random:SEED", e);
+	if (e[6] == ':')
+		rng.seed((unsigned)atoi(e + 7));
+	return RANDOM;
 }
 
 bool some_ready()
@@ -73,12 +72,12 @@ bool begin_next()
 {
 	if (!some_new() || !some_ready())
 		return some_new();
-	return thread_order() == RANDOM && (rng() & 1);
+	return thread_order == RANDOM && (rng() & 1);
 }
 
 void resume_ready()
 {
-	if (thread_order() == RANDOM)
+	if (thread_order == RANDOM)
 		std::swap(ready[next_ready],
 			  ready[next_ready + rng() % (ready.size() - next_ready)]);
 	Lane *lane = &block.lanes[ready[next_ready++]];
@@ -191,9 +190,9 @@ void work()
 void run_block()
 {
 	std::iota(order.begin(), order.end(), 0);
-	if (thread_order() == REVERSE)
+	if (thread_order == REVERSE)
 		std::reverse(order.begin(), order.end());
-	if (thread_order() == RANDOM)
+	if (thread_order == RANDOM)
 		std::shuffle(order.begin(), order.end(), rng);
 	for (Lane &lane : block.lanes)
 		lane.state = UNSTARTED;
@@ -211,7 +210,9 @@ void run_block()
 
 void set_up(const Shape &shape)
 {
+	static const Order chosen = read_order();
 	size_t n = (size_t)shape.block.x * shape.block.y * shape.block.z;
+	thread_order = chosen;
 	grid_dim = shape.grid;
 	block_dim = shape.block;
 	block.lanes.resize(n);
@@ -229,27 +230,17 @@ void set_up(const Shape &shape)
 std::vector<size_t> order_of_blocks(size_t n)
 {
 	std::vector<size_t> blocks;
-	if (thread_order() == FORWARD)
+	if (thread_order == FORWARD)
 		return blocks;
 	blocks.resize(n);
 	std::iota(blocks.begin(), blocks.end(), (size_t)0);
-	if (thread_order() == REVERSE)
+	if (thread_order == REVERSE)
 		std::reverse(blocks.begin(), blocks.end());
 	else
 		std::shuffle(blocks.begin(), blocks.end(), rng);
 	return blocks;
 }
 
-/* A block finds garbage in shared memory: NaN. Not memset(): the section has red zones of ASan. */
-__attribute__((no_sanitize("address"), optimize("no-tree-loop-distribute-patterns"))) void spoil(
-	char *p, char *end)
-{
-	typedef long long wide __attribute__((vector_size(16), aligned(1), may_alias));
-	for (; end - p >= 16; p += 16)
-		*(wide *)p = (wide){-1, -1};
-	for (; p < end; p++)
-		*(volatile char *)p = -1;
-}
 } // namespace
 
 void make_ready(int lane)
@@ -299,7 +290,6 @@ int barrier(const Site *site, Vote vote, bool predicate)
 void run_kernel(const Kernel &k, void **arguments, const Shape &shape)
 {
 	size_t n = (size_t)shape.grid.x * shape.grid.y * shape.grid.z;
-	std::vector<size_t> blocks = order_of_blocks(n);
 	void *room = nullptr;
 	if (shape.shared_bytes && posix_memalign(&room, 128, shape.shared_bytes))
 		stop("no memory");
@@ -308,15 +298,16 @@ void run_kernel(const Kernel &k, void **arguments, const Shape &shape)
 	kernel_arguments = arguments;
 	block.kernel = k.name;
 	set_up(shape);
+	std::vector<size_t> blocks = order_of_blocks(n);
 	for (size_t i = 0; i < n; i++) {
 		size_t b = blocks.empty() ? i : blocks[i];
 		block_index = {(unsigned)(b % shape.grid.x),
 			       (unsigned)(b / shape.grid.x % shape.grid.y),
 			       (unsigned)(b / ((size_t)shape.grid.x * shape.grid.y))};
-		spoil((char *)room, (char *)room + shape.shared_bytes);
-		spoil(k.shared, k.shared_end);
+		shared_memory_of_block(k, shape.shared_bytes);
 		run_block();
 	}
+	shared_memory_after(k);
 	current = nullptr;
 	dynamic_shared = nullptr;
 	free(room);

@@ -33,8 +33,10 @@ struct Block {
 	std::vector<Warp> warps;
 	const char *kernel;
 };
-extern Block block;
+extern Block &block;
 
+void shared_memory_of_block(const Kernel &kernel, size_t dynamic_bytes);
+void shared_memory_after(const Kernel &kernel);
 void make_ready(int lane);
 void wait_for_others(Lane *self); /* in state AT_BARRIER or AT_WARP */
 [[noreturn]] void stop_in_kernel(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -20,6 +20,7 @@ std::recursive_mutex lock;
 thread_local int held; /* how often this thread has it */
 thread_local cudaError_t last_error;
 thread_local int device_of_thread;
+thread_local const char *call_of_thread = "";
 
 void print(const char *format, va_list list)
 {
@@ -120,7 +121,7 @@ void stop(const char *format, ...)
 
 bool fails(const char *call)
 {
-	static Failure f = read_failure();
+	static Failure &f = *new Failure(read_failure());
 	return f.nth && f.call == call && ++f.seen == f.nth;
 }
 
@@ -133,6 +134,7 @@ cudaError_t note(cudaError_t error)
 
 cudaError_t enter(const char *call, cudaError_t typical)
 {
+	call_of_thread = call;
 	if (fails(call))
 		return note(typical);
 	return report(-1);
@@ -172,6 +174,11 @@ std::vector<Device> &devices()
 {
 	static std::vector<Device> &all = *new std::vector<Device>((size_t)device_count());
 	return all;
+}
+
+const char *current_call()
+{
+	return call_of_thread;
 }
 
 int current_device()

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <vector>
 
 #include "tests/cudaemu/emu_runtime.h"
 
@@ -54,9 +55,9 @@ constexpr size_t STACK = 512 << 10;
 #else
 constexpr size_t STACK = 128 << 10;
 #endif
-constexpr size_t GUARD = 64 << 10; /* a whole page, whatever its size */
-size_t made;
-Fiber *running; /* under the lock, as all of the emulation */
+constexpr size_t GUARD = 64 << 10;                     /* a whole page, whatever its size */
+std::vector<Fiber *> &all = *new std::vector<Fiber *>; /* for the leak sanitizer */
+Fiber *running;                                        /* under the lock, as all of the emulation */
 
 void arrived(Fiber *self)
 {
@@ -76,7 +77,7 @@ void start()
 /* Fibers that stop at one depth would share few cache sets if their stacks began alike. */
 size_t stagger()
 {
-	return made++ * 320 % 4096 / 64 * 64;
+	return all.size() * 320 % 4096 / 64 * 64;
 }
 
 void prepare(Fiber *f, char *low)
@@ -108,26 +109,26 @@ Fiber *fiber_new(void (*entry)())
 	f->stack = low + GUARD;
 	f->bytes = STACK;
 	prepare(f, low + GUARD);
+	all.push_back(f);
 	return f;
 }
 
 Fiber *fiber_of_thread()
 {
-	static thread_local Fiber *own;
-	if (!own) {
-		own = new Fiber();
+	static thread_local Fiber own;
 #ifdef __SANITIZE_ADDRESS__
+	if (!own.stack) {
 		pthread_attr_t attr;
 		pthread_getattr_np(pthread_self(), &attr);
-		pthread_attr_getstack(&attr, (void **)&own->stack, &own->bytes);
+		pthread_attr_getstack(&attr, (void **)&own.stack, &own.bytes);
 		pthread_attr_destroy(&attr);
+	}
 #endif
 #ifndef SWITCH_BY_ASSEMBLY
-		own->started = true;
+	own.started = true;
 #endif
-	}
-	running = own;
-	return own;
+	running = &own;
+	return running;
 }
 
 Fiber *fiber_running()

@@ -16,7 +16,7 @@ struct Piece {
 	bool ours;  /* not registered memory */
 };
 enum { HOST = -1 };
-std::map<uintptr_t, Piece> pieces;
+auto &pieces = *new std::map<uintptr_t, Piece>; /* threads may outlive main() */
 
 /* The allocation that p and `bytes` from it lie in, or NULL. */
 const Piece *piece_of(const void *p, size_t bytes)

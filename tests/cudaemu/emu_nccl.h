@@ -27,6 +27,10 @@ struct Communicator {
 ncclResult_t in_background(Communicator &c);
 /* Whether a new operation may be made: not before the last one's ncclInProgress was asked about. */
 ncclResult_t usable(const ncclComm *c);
+
+size_t nccl_size(ncclDataType_t type); /* 0: not emulated */
+MPI_Datatype mpi_type(ncclDataType_t type);
+MPI_Op mpi_op(ncclRedOp_t op, ncclDataType_t type);
 } // namespace occ_emu
 
 struct ncclComm {

@@ -46,94 +46,6 @@ struct Group {
 thread_local int depth;
 thread_local std::vector<Operation> pending;
 
-size_t size_of(ncclDataType_t t)
-{
-	switch (t) {
-	case ncclInt8:
-	case ncclUint8:
-		return 1;
-	case ncclBfloat16:
-		return 2;
-	case ncclInt32:
-	case ncclUint32:
-	case ncclFloat32:
-		return 4;
-	case ncclInt64:
-	case ncclUint64:
-	case ncclFloat64:
-		return 8;
-	default:
-		return 0; /* not emulated */
-	}
-}
-
-MPI_Datatype mpi_type(ncclDataType_t t)
-{
-	switch (t) {
-	case ncclInt8:
-		return MPI_INT8_T;
-	case ncclUint8:
-		return MPI_UINT8_T;
-	case ncclInt32:
-		return MPI_INT32_T;
-	case ncclUint32:
-		return MPI_UINT32_T;
-	case ncclInt64:
-		return MPI_INT64_T;
-	case ncclUint64:
-		return MPI_UINT64_T;
-	case ncclFloat32:
-		return MPI_FLOAT;
-	case ncclFloat64:
-		return MPI_DOUBLE;
-	default:
-		return MPI_UINT16_T;
-	}
-}
-
-template <class F> void bf16_each(void *a, void *b, int n, F f)
-{
-	__nv_bfloat16 *x = (__nv_bfloat16 *)a, *y = (__nv_bfloat16 *)b;
-	for (int i = 0; i < n; i++)
-		y[i] = __float2bfloat16_rn(f(__bfloat162float(x[i]), __bfloat162float(y[i])));
-}
-
-void bf16_sum(void *a, void *b, int *n, MPI_Datatype *)
-{
-	bf16_each(a, b, *n, [](float x, float y) { return x + y; });
-}
-
-void bf16_max(void *a, void *b, int *n, MPI_Datatype *)
-{
-	bf16_each(a, b, *n, [](float x, float y) { return x > y ? x : y; });
-}
-
-void bf16_min(void *a, void *b, int *n, MPI_Datatype *)
-{
-	bf16_each(a, b, *n, [](float x, float y) { return x < y ? x : y; });
-}
-
-MPI_Op mpi_op(const Operation &o)
-{
-	static MPI_Op sum = MPI_OP_NULL, max, min;
-	bool bf16 = o.type == ncclBfloat16;
-	if (sum == MPI_OP_NULL) {
-		MPI_Op_create(bf16_sum, 1, &sum);
-		MPI_Op_create(bf16_max, 1, &max);
-		MPI_Op_create(bf16_min, 1, &min);
-	}
-	switch (o.op) {
-	case ncclMax:
-		return bf16 ? max : MPI_MAX;
-	case ncclMin:
-		return bf16 ? min : MPI_MIN;
-	case ncclProd:
-		return MPI_PROD;
-	default:
-		return bf16 ? sum : MPI_SUM;
-	}
-}
-
 void start_operation(Operation &o, MPI_Request *r)
 {
 	MPI_Comm mpi = o.c->mpi;
@@ -141,7 +53,7 @@ void start_operation(Operation &o, MPI_Request *r)
 	int n = (int)o.count;
 	o.in.assign((const char *)o.from, (const char *)o.from + o.from_bytes);
 	o.out.resize(std::max(o.to_bytes,
-			      o.kind == REDUCE || o.kind == BROADCAST ? n * size_of(o.type) : 0));
+			      o.kind == REDUCE || o.kind == BROADCAST ? n * nccl_size(o.type) : 0));
 	char *in = o.in.data(), *out = o.out.data();
 	switch (o.kind) {
 	case SEND:
@@ -151,13 +63,13 @@ void start_operation(Operation &o, MPI_Request *r)
 		MPI_Irecv(out, (int)o.to_bytes, MPI_BYTE, o.peer, TAG, mpi, r);
 		break;
 	case ALL_REDUCE:
-		MPI_Iallreduce(in, out, n, t, mpi_op(o), mpi, r);
+		MPI_Iallreduce(in, out, n, t, mpi_op(o.op, o.type), mpi, r);
 		break;
 	case REDUCE:
-		MPI_Ireduce(in, out, n, t, mpi_op(o), o.peer, mpi, r);
+		MPI_Ireduce(in, out, n, t, mpi_op(o.op, o.type), o.peer, mpi, r);
 		break;
 	case REDUCE_SCATTER:
-		MPI_Ireduce_scatter_block(in, out, n, t, mpi_op(o), mpi, r);
+		MPI_Ireduce_scatter_block(in, out, n, t, mpi_op(o.op, o.type), mpi, r);
 		break;
 	case ALL_GATHER:
 		MPI_Iallgather(in, n, t, out, n, t, mpi, r);
@@ -172,7 +84,7 @@ void start_operation(Operation &o, MPI_Request *r)
 
 void average(Operation &o)
 {
-	for (size_t i = 0; i < o.to_bytes / size_of(o.type); i++) {
+	for (size_t i = 0; i < o.to_bytes / nccl_size(o.type); i++) {
 		if (o.type == ncclFloat32) {
 			((float *)o.out.data())[i] /= (float)o.c->size;
 		} else if (o.type == ncclBfloat16) {
@@ -316,8 +228,8 @@ ncclResult_t add(const char *call, const ncclComm *comm, Operation o)
 	if (ncclResult_t r = usable(comm))
 		return r;
 	o.c = comm->c;
-	if (!size_of(o.type) || (o.type == ncclBfloat16 && o.op == ncclProd) || o.peer < 0 ||
-	    o.peer >= o.c->size || o.count * size_of(o.type) > INT_MAX)
+	if (!nccl_size(o.type) || (o.type == ncclBfloat16 && o.op == ncclProd) || o.peer < 0 ||
+	    o.peer >= o.c->size || o.count * nccl_size(o.type) > INT_MAX)
 		return ncclInvalidArgument;
 	CUstream_st *s = stream_of(o.stream);
 	if (!buffer_fits(call, o.from, o.from_bytes) || !buffer_fits(call, o.to, o.to_bytes) ||
@@ -353,7 +265,7 @@ ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer,
 		      cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type);
+	size_t bytes = n * nccl_size(type);
 	return add(__func__, comm,
 		   {SEND, from, nullptr, bytes, 0, n, type, ncclSum, peer, stream, nullptr});
 }
@@ -362,7 +274,7 @@ ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclCom
 		      cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type);
+	size_t bytes = n * nccl_size(type);
 	return add(__func__, comm,
 		   {RECEIVE, nullptr, to, 0, bytes, n, type, ncclSum, peer, stream, nullptr});
 }
@@ -371,7 +283,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
 			   ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type);
+	size_t bytes = n * nccl_size(type);
 	return add(__func__, comm,
 		   {ALL_REDUCE, from, to, bytes, bytes, n, type, op, 0, stream, nullptr});
 }
@@ -380,7 +292,7 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t n, ncclDataType_t typ
 			int root, ncclComm_t comm, cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type);
+	size_t bytes = n * nccl_size(type);
 	bool mine = comm && comm->c->rank == root;
 	return add(__func__, comm,
 		   {REDUCE, from, mine ? to : nullptr, bytes, mine ? bytes : 0, n, type, op, root,
@@ -391,7 +303,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataTyp
 			       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type), all = comm ? bytes * (size_t)comm->c->size : 0;
+	size_t bytes = n * nccl_size(type), all = comm ? bytes * (size_t)comm->c->size : 0;
 	return add(__func__, comm,
 		   {REDUCE_SCATTER, from, to, all, bytes, n, type, op, 0, stream, nullptr});
 }
@@ -400,7 +312,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t n, ncclDataType_t 
 			   ncclComm_t comm, cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type), all = comm ? bytes * (size_t)comm->c->size : 0;
+	size_t bytes = n * nccl_size(type), all = comm ? bytes * (size_t)comm->c->size : 0;
 	return add(__func__, comm,
 		   {ALL_GATHER, from, to, bytes, all, n, type, ncclSum, 0, stream, nullptr});
 }
@@ -409,7 +321,7 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t 
 			   ncclComm_t comm, cudaStream_t stream)
 {
 	Lock l;
-	size_t bytes = n * size_of(type);
+	size_t bytes = n * nccl_size(type);
 	bool mine = comm && comm->c->rank == root;
 	return add(__func__, comm,
 		   {BROADCAST, mine ? from : nullptr, to, mine ? bytes : 0, bytes, n, type, ncclSum,

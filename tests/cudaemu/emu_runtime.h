@@ -58,6 +58,7 @@ struct Device {
 };
 std::vector<Device> &devices();
 int current_device();
+const char *current_call();     /* for messages: the last that was entered */
 cudaError_t report(int device); /* at the end of a call that waited */
 
 /* Memory. */

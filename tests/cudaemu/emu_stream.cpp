@@ -24,14 +24,27 @@ namespace occ_emu
 {
 namespace
 {
-std::vector<CUstream_st *> streams;
-std::set<cudaEvent_t> events;
+/* Never destroyed: threads may still run while the process ends. */
+std::vector<CUstream_st *> &streams = *new std::vector<CUstream_st *>;
+std::set<cudaEvent_t> &events = *new std::set<cudaEvent_t>;
 int flying, sticking;
 
 double seconds()
 {
 	auto t = std::chrono::steady_clock::now().time_since_epoch();
 	return std::chrono::duration<double>(t).count();
+}
+
+/* A wait that needs what its own thread would do next hangs on a GPU as well. */
+void complain_of_wait(double since)
+{
+	static bool said;
+	if (said || seconds() - since < 10)
+		return;
+	said = true;
+	say("10 s of waiting for another process in %s (cudaFree and its like wait for all streams "
+	    "of the device)",
+	    current_call());
 }
 
 void pause(long rounds)
@@ -107,11 +120,17 @@ void advance()
 void wait_until(const std::function<bool()> &done)
 {
 	long rounds = 0;
+	double since = 0;
 	while (!done()) {
-		if (step())
+		if (step()) {
 			rounds = 0;
-		else
-			pause(++rounds);
+			continue;
+		}
+		if (rounds == 0)
+			since = seconds();
+		else if (rounds % 1000 == 0)
+			complain_of_wait(since);
+		pause(++rounds);
 	}
 }
 

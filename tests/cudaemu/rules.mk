@@ -23,14 +23,14 @@ $E/%.cu.o: %.cu | $V/.needs
 	$(call say,CXX,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(EMU_FLAGS) -MMD -MP -x c++ -include tests/cudaemu/cuda_emu.h -c -o $@ $<
 
-$(EMU_CUDART): $(patsubst %,$E/emu_%.o,core memory stream launch block warp fiber)
+$(EMU_CUDART): $(patsubst %,$E/emu_%.o,core memory stream launch block shared warp fiber)
 $(EMU_CUDART): EMU_LINK := -ldl
 $(EMU_CUBLAS): $E/emu_cublas.o $E/emu_gemm.o $(EMU_CUDART)
 $(EMU_CUBLAS): EMU_LINK := -lopenblas
 $(EMU_CUBLASLT): $E/emu_cublaslt.o $E/emu_gemm.o $(EMU_CUDART)
 $(EMU_CUBLASLT): EMU_LINK := -lopenblas
 $(EMU_CUDNN): $E/emu_cudnn.o
-$(EMU_NCCL): $E/emu_nccl.o $E/emu_nccl_work.o $(EMU_CUDART)
+$(EMU_NCCL): $E/emu_nccl.o $E/emu_nccl_work.o $E/emu_nccl_types.o $(EMU_CUDART)
 $(EMU_NCCL): EMU_LINK := $(shell mpicc --showme:link)
 
 # Programs ask for the version of the symbols too: the soname, but for NCCL, whose symbols have none.
