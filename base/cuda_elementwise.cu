@@ -201,7 +201,7 @@ void occ_cuda_bias_backward(struct occ_device *d, int64_t R, int64_t C, const vo
 				(float *)occ_cuda_scratch(d, (size_t)grid.y * C * sizeof(float));
 			OCC_LAUNCH(d, (k_column_sums<N, T>), grid, dim3(32, 8), 0, R, C,
 				   (const T *)d_dy, part);
-			occ_cuda_fold(d, grid.y, 1, C, part, {{d_db}});
+			occ_cuda_fold_parts(d, grid.y, 1, C, part, {{d_db}});
 		});
 	});
 }
@@ -225,7 +225,7 @@ __global__ void k_fold(int64_t P, int64_t C, const float *part, struct occ_sums 
 	to[c] = (float)(to[c] + sum);
 }
 
-void occ_cuda_fold(struct occ_device *d, int64_t P, int K, int64_t C, const float *d_part,
+void occ_cuda_fold_parts(struct occ_device *d, int64_t P, int K, int64_t C, const float *d_part,
 		   struct occ_sums sums)
 {
 	OCC_LAUNCH(d, k_fold, dim3((unsigned)((C + 31) / 32), K), dim3(32, 8), 0, P, C, d_part,

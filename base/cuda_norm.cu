@@ -349,7 +349,7 @@ static void norm_backward(struct occ_device *d, struct backward<T> a, struct occ
 			   dim3(32, 8), 0, a);
 	}
 	if (sums.to[DW] || sums.to[DBIAS])
-		occ_cuda_fold(d, P, 3, a.C, a.part, sums);
+		occ_cuda_fold_parts(d, P, 3, a.C, a.part, sums);
 }
 
 void occ_cuda_residual_norm_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,

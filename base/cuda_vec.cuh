@@ -166,7 +166,7 @@ struct occ_sums {
 	float *to[3];
 };
 
-void occ_cuda_fold(struct occ_device *d, int64_t P, int K, int64_t C, const float *d_part,
+void occ_cuda_fold_parts(struct occ_device *d, int64_t P, int K, int64_t C, const float *d_part,
 		   struct occ_sums sums);
 
 #endif

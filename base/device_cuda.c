@@ -209,6 +209,7 @@ static void watched_sync(struct occ_device *d)
 			sched_yield();
 	}
 	occ_cuda_must(e, "cudaStreamQuery");
+	(void)cudaGetLastError(); /* "not ready" is remembered as if it were an error */
 }
 
 static void cuda_sync(struct occ_device *d)

@@ -150,11 +150,14 @@ static ncclUniqueId new_id(const char *what)
 
 struct occ_lane *occ_lane_open(struct occ_comm *c, struct occ_device *d, const char *what)
 {
+	struct occ_traffic *t = c->traffic;
 	ncclUniqueId id;
 	memset(&id, 0, sizeof(id));
 	if (c->rank == 0)
 		id = new_id(what);
+	c->traffic = NULL; /* no part of a step */
 	occ_comm_bcast(c, &id, sizeof(id), 0);
+	c->traffic = t;
 	return start(d, &id, c->size, c->rank, c->timeout_s, what);
 }
 
