@@ -30,7 +30,10 @@ struct occ_cuda_queue {
 struct occ_cuda {
 	int gpu; /* its number among the visible ones */
 	struct occ_cuda_queue queue[OCC_NQUEUES], *now;
+	cudaStream_t memory; /* nothing but allocations: they wait for no other work */
 	void *pinned; /* host; small results on their way back */
+	struct occ_cudnn *cudnn; /* opened when first asked; NULL: cannot be used */
+	int cudnn_asked;
 };
 
 enum { OCC_CUDA_PINNED = 4096 };
@@ -52,8 +55,8 @@ void occ_cuda_must(cudaError_t e, const char *what);
 void occ_cuda_blas(cublasStatus_t e, const char *what); /* the same for cuBLAS */
 
 /* Device memory for the call in hand, 256-byte aligned, of any content: the next call on the same
- * queue may use it again. Grows where a larger one than ever before is asked for (and waits
- * then); pointers of an earlier call are void. One piece per call: cut it by hand. */
+ * queue may use it again. Grows where a larger one than ever before is asked for;
+ * pointers of an earlier call are void. One piece per call: cut it by hand. */
 void *occ_cuda_scratch(struct occ_device *d, size_t bytes);
 
 /* Copies at most OCC_CUDA_PINNED bytes of results to the host; waits. */

@@ -1,7 +1,11 @@
-/* Attention by batched products and a softmax kernel: what runs where cuDNN has no plan, and what
- * cuDNN is compared with. As many heads of a sequence at once as fit SCORES bytes of scores. */
+/* Attention: cuDNN's where it has a plan (bf16, no dropout); else batched products and a softmax
+ * kernel, which is also what cuDNN is compared with (OCC_ATTENTION=plain in the environment). The
+ * latter takes as many heads of a sequence at once as fit SCORES bytes of scores. */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/cuda_cudnn.h"
 #include "base/cuda_softmax.h"
 
 enum { SCORES = 256 << 20 };
@@ -77,6 +81,39 @@ static struct occ_cuda_heads heads_of(const struct occ_attention *a)
 				       .drop = a->drop};
 }
 
+/* cuDNN, or NULL. Gradients are summed in one order, so that runs repeat and resumed ones go on with
+ * the same bits. */
+static struct occ_cudnn *fused(struct occ_device *d, const struct occ_attention *a)
+{
+	struct occ_cuda *c = occ_cuda_of(d);
+	const char *way = getenv("OCC_ATTENTION");
+	if (d->type != OCC_BF16 || a->drop.p > 0 || (way && !strcmp(way, "plain")))
+		return NULL;
+	occ_check(c->now == &c->queue[OCC_COMPUTE], "attention on another queue");
+	if (!c->cudnn_asked)
+		c->cudnn = occ_cudnn_open(c->now->stream, 1);
+	c->cudnn_asked = 1;
+	return c->cudnn;
+}
+
+static int fused_forward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv,
+			 void *d_out, float *d_lse)
+{
+	struct occ_cudnn *c = fused(d, a);
+	int64_t room = c ? occ_cudnn_room(c, a, OCC_CUDNN_FORWARD) : -1;
+	return room >= 0 && occ_cudnn_forward(c, a, d_qkv, d_out, d_lse,
+					      occ_cuda_scratch(d, (size_t)room));
+}
+
+static int fused_backward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv,
+			  const void *d_out, const float *d_lse, const void *d_dout, void *d_dqkv)
+{
+	struct occ_cudnn *c = fused(d, a);
+	int64_t room = c ? occ_cudnn_room(c, a, OCC_CUDNN_BACKWARD) : -1;
+	return room >= 0 && occ_cudnn_backward(c, a, d_qkv, d_out, d_lse, d_dout, d_dqkv,
+					       occ_cuda_scratch(d, (size_t)room));
+}
+
 static void forward(struct occ_device *d, const struct occ_cuda_heads *s, const void *d_qkv,
 		    float *d_score, void *d_p, void *d_out, float *d_lse)
 {
@@ -93,7 +130,7 @@ void occ_cuda_attention_forward(struct occ_device *d, const struct occ_attention
 	int apart = d->type != OCC_F32; /* in fp32 probabilities take the place of scores */
 	int64_t step = at_once(a, apart ? 6 : 4), n = step * a->T * a->T;
 	struct occ_cuda_heads s = heads_of(a);
-	if (a->B * a->T * a->H == 0)
+	if (a->B * a->T * a->H == 0 || fused_forward(d, a, d_qkv, d_out, d_lse))
 		return;
 	float *score = occ_cuda_scratch(d, (size_t)n * (apart ? 6 : 4));
 	void *p = apart ? (void *)(score + n) : (void *)score;
@@ -133,7 +170,8 @@ void occ_cuda_attention_backward(struct occ_device *d, const struct occ_attentio
 	int64_t step = at_once(a, apart ? 12 : 8), n = step * a->T * a->T;
 	struct occ_cuda_heads s = heads_of(a);
 	struct squares x;
-	if (a->B * a->T * a->H == 0)
+	if (a->B * a->T * a->H == 0 ||
+	    fused_backward(d, a, d_qkv, d_out, d_lse, d_dout, d_dqkv))
 		return;
 	x.score = occ_cuda_scratch(d, (size_t)n * (apart ? 12 : 8));
 	x.dp = x.score + n;

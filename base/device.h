@@ -76,7 +76,7 @@ struct occ_device_ops {
 
 	/* Memory. alloc: zeroed for ref and cpu, NaN for strict; 64-byte aligned; dies (8). */
 	void *(*alloc)(struct occ_device *d, size_t bytes);
-	void (*free)(struct occ_device *d, void *d_x);
+	void (*free)(struct occ_device *d, void *d_x); /* after what is enqueued on the queue */
 	void (*put)(struct occ_device *d, void *d_dst, const void *src, size_t bytes);
 	void (*get)(struct occ_device *d, void *dst, const void *d_src, size_t bytes); /* waits */
 	void (*copy)(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes);

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/cuda_cudnn.h"
 #include "base/mem.h"
 
 enum { WORKSPACE = 32 << 20 };
@@ -54,17 +55,22 @@ static void close_queue(struct occ_cuda_queue *q)
 {
 	if (q->blas)
 		cublasDestroy(q->blas);
+	if (q->stream) {
+		cudaStreamSynchronize(q->stream);
+		cudaStreamDestroy(q->stream);
+	}
 	cudaFree(q->workspace);
 	cudaFree(q->d_scratch);
-	if (q->stream)
-		cudaStreamDestroy(q->stream);
 }
 
 static void cuda_close(struct occ_device *d)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
+	occ_cudnn_close(c->cudnn);
 	for (int i = 0; i < OCC_NQUEUES; i++)
 		close_queue(&c->queue[i]);
+	if (c->memory)
+		cudaStreamDestroy(c->memory);
 	cudaFreeHost(c->pinned);
 	occ_free(c);
 	d->impl = NULL;
@@ -101,6 +107,20 @@ static void name_unit(struct occ_device *d)
 				      (unsigned char)p.uuid.bytes[i]);
 }
 
+/* The pool keeps what is given back, and makes no queue wait for another. */
+static cudaError_t open_pool(struct occ_cuda *c)
+{
+	cudaMemPool_t pool;
+	uint64_t keep = UINT64_MAX;
+	int no = 0;
+	cudaError_t e = cudaDeviceGetDefaultMemPool(&pool, c->gpu);
+	if (!e)
+		e = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+	if (!e)
+		e = cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no);
+	return e ? e : cudaStreamCreateWithFlags(&c->memory, cudaStreamNonBlocking);
+}
+
 static int open_gpu(struct occ_cuda *c, struct occ_err *e)
 {
 	int n = 0, failed = 0;
@@ -111,6 +131,8 @@ static int open_gpu(struct occ_cuda *c, struct occ_err *e)
 		why = cudaSetDevice(c->gpu %= n);
 	if (!why)
 		why = cudaMallocHost(&c->pinned, OCC_CUDA_PINNED);
+	if (!why)
+		why = open_pool(c);
 	if (why)
 		return refuse(e, why);
 	for (int i = 0; i < OCC_NQUEUES && !failed; i++)
@@ -165,12 +187,16 @@ static void cuda_after(struct occ_device *d, void *m)
 			      "cudaStreamWaitEvent");
 }
 
+/* By the pool and in the order of queues: cudaMalloc and cudaFree may wait for the whole GPU, also
+ * for a queue that waits for another rank, which may be waiting for this one. */
 static void *cuda_alloc(struct occ_device *d, size_t bytes)
 {
+	struct occ_cuda *c = occ_cuda_of(d);
 	void *d_x = NULL;
 	size_t left = 0, all = 0;
-	(void)d;
-	cudaError_t e = cudaMalloc(&d_x, bytes ? bytes : 1);
+	cudaError_t e = cudaMallocAsync(&d_x, bytes ? bytes : 1, c->memory);
+	if (e == cudaSuccess)
+		e = cudaStreamSynchronize(c->memory);
 	if (e != cudaSuccess) {
 		cudaMemGetInfo(&left, &all);
 		occ_die(OCC_E_DEVICE, "GPU memory: %zu bytes wanted, %zu of %zu left: %s", bytes,
@@ -179,10 +205,11 @@ static void *cuda_alloc(struct occ_device *d, size_t bytes)
 	return d_x;
 }
 
+/* Once the current queue is done with it. */
 static void cuda_free(struct occ_device *d, void *d_x)
 {
-	(void)d;
-	occ_cuda_must(cudaFree(d_x), "cudaFree");
+	if (d_x)
+		occ_cuda_must(cudaFreeAsync(d_x, occ_cuda_stream(d)), "cudaFreeAsync");
 }
 
 static void move(struct occ_device *d, void *dst, const void *src, size_t bytes,

@@ -18,6 +18,7 @@ struct occ_lane {
 	int is_pair;
 	cudaStream_t own, at; /* of a pair; where the group in hand goes */
 	cudaEvent_t before;   /* of a pair: what its group waits for */
+	void *met;            /* mark: the ranks have met */
 	struct occ_watch watch;
 };
 
@@ -133,10 +134,29 @@ static struct occ_lane *start(struct occ_device *d, const ncclUniqueId *id, int 
 	l->dev = d;
 	l->what = what;
 	l->timeout_s = timeout_s;
+	l->met = d->ops->mark_open(d);
 	settle(l, ncclCommInitRankConfig(&l->nccl, size, *id, rank, &conf));
 	l->watch = (struct occ_watch){look, l, d->watch};
 	d->watch = &l->watch;
 	return l;
+}
+
+/* NCCL joins two ranks when they first exchange something, and both wait for it. A receive that is
+ * posted ahead would wait for a rank that waits for this one; so all meet here, once. */
+static void greet(struct occ_lane *l, int size, int rank)
+{
+	char *d_x = l->dev->ops->alloc(l->dev, (size_t)size * 2 * sizeof(float));
+	occ_lane_begin(l);
+	for (int r = 0; r < size; r++) {
+		if (r == rank)
+			continue;
+		occ_lane_send(l, d_x + (size_t)rank * sizeof(float), sizeof(float), r);
+		occ_lane_recv(l, d_x + (size_t)(size + r) * sizeof(float), sizeof(float), r);
+	}
+	occ_lane_end(l, l->met);
+	l->dev->ops->after(l->dev, l->met);
+	l->dev->ops->sync(l->dev);
+	l->dev->ops->free(l->dev, d_x);
 }
 
 static ncclUniqueId new_id(const char *what)
@@ -158,7 +178,9 @@ struct occ_lane *occ_lane_open(struct occ_comm *c, struct occ_device *d, const c
 	c->traffic = NULL; /* no part of a step */
 	occ_comm_bcast(c, &id, sizeof(id), 0);
 	c->traffic = t;
-	return start(d, &id, c->size, c->rank, c->timeout_s, what);
+	struct occ_lane *l = start(d, &id, c->size, c->rank, c->timeout_s, what);
+	greet(l, c->size, c->rank);
+	return l;
 }
 
 struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d, int peer,
@@ -179,8 +201,8 @@ struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d
 	l->is_pair = 1;
 	occ_cuda_must(cudaStreamCreateWithFlags(&l->own, cudaStreamNonBlocking),
 		      "cudaStreamCreateWithFlags");
-	occ_cuda_must(cudaEventCreateWithFlags(&l->before, cudaEventDisableTiming),
-		      "cudaEventCreateWithFlags");
+	l->before = d->ops->mark_open(d);
+	greet(l, 2, rank);
 	return l;
 }
 
@@ -201,8 +223,9 @@ void occ_lane_close(struct occ_lane *l)
 	ncclCommDestroy(l->nccl);
 	if (l->is_pair) {
 		cudaStreamDestroy(l->own);
-		cudaEventDestroy(l->before);
+		l->dev->ops->mark_close(l->dev, l->before);
 	}
+	l->dev->ops->mark_close(l->dev, l->met);
 	occ_free(l);
 }
 

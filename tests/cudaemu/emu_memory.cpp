@@ -189,6 +189,22 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t)
 	return allocate(p, bytes);
 }
 
+/* One pool a device; what can be set of it makes no difference here. */
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+	ENTER(cudaErrorInvalidValue);
+	if (device < 0 || (size_t)device >= devices().size())
+		return note(cudaErrorInvalidDevice);
+	*pool = (cudaMemPool_t)&devices()[(size_t)device];
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *value)
+{
+	ENTER(cudaErrorInvalidValue);
+	return pool && value ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaFree(void *p)
 {
 	ENTER(cudaErrorInvalidValue);
