@@ -81,14 +81,11 @@ __global__ void k_sum(int64_t n, const double *part, double *to)
 		*to = sum;
 }
 
-void occ_cuda_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *sum)
+void occ_cuda_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *d_sum)
 {
 	unsigned blocks = occ_blocks(n, 4096, 1024);
-	double *part = (double *)occ_cuda_scratch(d, (blocks + 1) * sizeof(*part));
-	*sum = 0;
-	if (n <= 0)
-		return;
-	OCC_LAUNCH(d, k_squares, blocks, 256, 0, n, occ_aligned(d_x), d_x, part);
-	OCC_LAUNCH(d, k_sum, 1, 256, 0, blocks, part, part + blocks);
-	occ_cuda_read(d, sum, part + blocks, sizeof(*sum));
+	double *part = (double *)occ_cuda_scratch(d, blocks * sizeof(*part));
+	if (n > 0)
+		OCC_LAUNCH(d, k_squares, blocks, 256, 0, n, occ_aligned(d_x), d_x, part);
+	OCC_LAUNCH(d, k_sum, 1, 256, 0, n > 0 ? blocks : 0, part, d_sum);
 }

@@ -181,6 +181,18 @@ void occ_device_close(struct occ_device *d)
 {
 	if (!d)
 		return;
+	if (d->d_word)
+		d->ops->free(d, d->d_word);
 	d->ops->close(d);
 	occ_free(d);
+}
+
+double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x)
+{
+	double sum = 0;
+	if (!d->d_word)
+		d->d_word = d->ops->alloc(d, sizeof(sum));
+	d->ops->sum_squares(d, n, d_x, d->d_word);
+	d->ops->get(d, &sum, d->d_word, sizeof(sum));
+	return sum;
 }

@@ -168,8 +168,8 @@ struct occ_device_ops {
 	/* Optimizer. master may be NULL with T = fp32: then w itself is the master. */
 	void (*adamw)(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
 		      float *d_m, float *d_v, float *d_master, void *d_w);
-	/* *sum (host) = sum of squares in double, fixed blocks in fixed order; waits. */
-	void (*sum_squares)(struct occ_device *d, int64_t n, const float *d_x, double *sum);
+	/* *d_sum = sum of squares in double, fixed blocks in fixed order. */
+	void (*sum_squares)(struct occ_device *d, int64_t n, const float *d_x, double *d_sum);
 
 	/* What codecs need (compress/). Wires are bytes at 4-byte aligned addresses; indices are
 	 * `width` bytes each, 2 or 4. Magnitudes are compared as bits, so that NaN is the largest.
@@ -243,6 +243,7 @@ struct occ_device {
 	struct occ_watch *watch; /* borrowed: the first of a list */
 	char unit[48];           /* the GPU itself, the same string in every process; "": no GPU */
 	struct occ_trace *trace; /* borrowed; where this rank notes what it does; NULL: nowhere */
+	double *d_word;          /* owned: of occ_sum_squares */
 	void *impl;              /* owned by the backend */
 };
 
@@ -253,6 +254,7 @@ struct occ_device {
 struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
 				   struct occ_err *e);
 void occ_device_close(struct occ_device *d);                      /* NULL is allowed */
+double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x); /* the slot; waits */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
 /* The queue slots of devices that run each call at once. */

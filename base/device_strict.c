@@ -324,9 +324,9 @@ static void strict_adamw(struct occ_device *d, const struct occ_adamw *a, int64_
 	REF adamw(d, a, n, F32(d_g, n), F32(d_m, n), F32(d_v, n), F32(d_master, n), TYPE(d_w, n));
 }
 
-static void strict_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *sum)
+static void strict_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *d_sum)
 {
-	REF sum_squares(d, n, F32(d_x, n), sum);
+	REF sum_squares(d, n, F32(d_x, n), real(d, d_sum, sizeof(*d_sum), __func__));
 }
 
 static void strict_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x)

@@ -57,8 +57,8 @@ static void verify(struct occ_device *d, int64_t n, const float *d_sum, const fl
 	d->ops->copy(d, d_left, d_sum, (size_t)n * sizeof(float));
 	d->ops->accumulate(d, n, OCC_F32, d_y, OCC_SUB, d_left);
 	d->ops->accumulate(d, n, OCC_F32, d_e, OCC_SUB, d_left);
-	d->ops->sum_squares(d, n, d_sum, &all);
-	d->ops->sum_squares(d, n, d_left, &left);
+	all = occ_sum_squares(d, n, d_sum);
+	left = occ_sum_squares(d, n, d_left);
 	occ_check(left <= 1e-10 * all, "lost %g of %g", left, all);
 	d->ops->free(d, d_left);
 }

@@ -417,7 +417,7 @@ static void run_adamw(void *arg)
 static void run_norm(void *arg)
 {
 	struct optimizer *o = arg;
-	dev->ops->sum_squares(dev, o->n, o->g, &o->norm);
+	dev->ops->sum_squares(dev, o->n, o->g, &o->norm); /* host devices */
 }
 
 static void run_zero(void *arg)

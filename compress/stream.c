@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+enum { SQUARES = 64 }; /* messages between two waits for what was measured */
+
 static int64_t elements(const struct occ_stream *s)
 {
 	return s->codec.n * s->codec.m;
@@ -30,6 +32,8 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 		s->d_e = floats(dev, n * m);
 		dev->ops->zero(dev, s->d_e, (size_t)(n * m) * sizeof(float));
 	}
+	if (!conf->decodes)
+		s->d_squares = dev->ops->alloc(dev, SQUARES * sizeof(*s->d_squares));
 	if (type != OCC_F32)
 		s->d_x = floats(dev, n * m);
 	if (type != OCC_F32 && s->feedback)
@@ -43,10 +47,10 @@ void occ_stream_init(struct occ_stream *s, struct occ_device *dev,
 void occ_stream_release(struct occ_stream *s)
 {
 	struct occ_device *d = s->codec.dev;
-	void *all[] = {s->d_e, s->d_x, s->d_half, s->d_e0, s->d_state0};
+	void *all[] = {s->d_e, s->d_x, s->d_half, s->d_e0, s->d_state0, s->d_squares};
 	if (!d)
 		return;
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 6; i++)
 		if (all[i])
 			d->ops->free(d, all[i]);
 	occ_codec_release(&s->codec);
@@ -59,11 +63,26 @@ static void copy(const struct occ_stream *s, float *d_to, const float *d_from, i
 		s->codec.dev->ops->copy(s->codec.dev, d_to, d_from, (size_t)n * sizeof(float));
 }
 
+void occ_stream_settle(struct occ_stream *s)
+{
+	double x[SQUARES] = {0};
+	if (s->nsquares)
+		s->codec.dev->ops->get(s->codec.dev, x, s->d_squares,
+				       (size_t)s->nsquares * sizeof(*x));
+	for (int i = 0; i < s->nsquares; i++) {
+		s->x_last2 = x[i];
+		s->x_norm2 += x[i];
+		s->x_count++;
+	}
+	s->nsquares = 0;
+}
+
 /* Before a step's first change. */
 static void touch(struct occ_stream *s)
 {
 	if (s->touched++ || !s->undo)
 		return;
+	occ_stream_settle(s);
 	copy(s, s->d_e0, s->d_e, elements(s));
 	copy(s, s->d_state0, s->codec.d_state, occ_codec_state(&s->codec));
 	s->calls0 = s->codec.calls;
@@ -82,6 +101,7 @@ void occ_stream_end(struct occ_stream *s, int keep)
 		s->codec.calls = s->calls0;
 		s->x_norm2 = s->x_norm20;
 		s->x_count = s->x_count0;
+		s->nsquares = 0;
 	}
 	s->touched = 0;
 }
@@ -105,9 +125,9 @@ static const float *input(struct occ_stream *s, const void *d_x)
 		d_in = d_to;
 	}
 	if (s->measure && !s->frozen) {
-		d->ops->sum_squares(d, elements(s), d_in, &s->x_last2);
-		s->x_norm2 += s->x_last2;
-		s->x_count++;
+		if (s->nsquares == SQUARES)
+			occ_stream_settle(s);
+		d->ops->sum_squares(d, elements(s), d_in, s->d_squares + s->nsquares++);
 	}
 	return d_in;
 }
@@ -199,8 +219,5 @@ void occ_stream_sum_finish(struct occ_stream *s, float *d_x)
 
 double occ_stream_residual2(struct occ_stream *s)
 {
-	double sum = 0;
-	if (s->feedback)
-		s->codec.dev->ops->sum_squares(s->codec.dev, elements(s), s->d_e, &sum);
-	return sum;
+	return s->feedback ? occ_sum_squares(s->codec.dev, elements(s), s->d_e) : 0;
 }

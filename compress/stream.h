@@ -35,9 +35,12 @@ struct occ_stream {
 	int64_t calls0, x_count0;
 	double x_norm20;
 	int touched;     /* a message of this step has changed something */
-	double x_norm2;  /* with `measure`: sums of ||X + E||^2 over x_count messages, since */
-	int64_t x_count; /* their owner took them */
-	double x_last2;  /* with `measure`: of the last message */
+	/* With `measure`: ||X + E||^2 of messages, summed over x_count of them since their owner took
+	 * them, and of the last one. The newest ones wait on the device (occ_stream_settle). */
+	double x_norm2, x_last2;
+	int64_t x_count;
+	double *d_squares; /* owned */
+	int nsquares;
 	double encode_ms, decode_ms; /* since the owner took them */
 };
 
@@ -55,6 +58,9 @@ size_t occ_stream_follow(struct occ_stream *s, const void *d_support, const void
 			 void *d_wire);
 void occ_stream_decode_follow(struct occ_stream *s, const void *d_support, const void *d_wire,
 			      void *d_y);
+
+/* x_norm2, x_last2 and x_count are complete; waits where some were not. */
+void occ_stream_settle(struct occ_stream *s);
 
 /* Sums over ranks (codecs with rounds; type fp32). begin: what the codec sees, X + E, is made in
  * place and returned; finish: E becomes X + E - own, and d_x the sum of all. */

@@ -32,6 +32,7 @@ void occ_gpt_begin(struct occ_gpt *g, const struct occ_gpt_batch *b)
 		.step = b->step,
 	};
 	g->loss_sum = 0;
+	m->nlosses = 0;
 	g->loss_tokens = 0;
 	occ_check(!b->train || g->d_grad, "training with a model opened for evaluation");
 	if (b->train)
@@ -109,6 +110,18 @@ static void layers_forward(struct occ_gpt *g, struct occ_gpt_slot *s, const void
 				  i + 1 < g->nlayers ? s->x[i + 1] : out);
 }
 
+double occ_gpt_loss(struct occ_gpt *g)
+{
+	struct occ_gpt_impl *m = g->impl;
+	size_t n = (size_t)m->nlosses * (size_t)(m->ctx.B * m->ctx.T);
+	if (n)
+		g->dev->ops->get(g->dev, m->loss, m->d_loss, n * sizeof(*m->loss));
+	for (size_t i = 0; i < n; i++)
+		g->loss_sum += (double)m->loss[i];
+	m->nlosses = 0;
+	return g->loss_sum;
+}
+
 static void set_row0(struct occ_gpt_impl *m, int mb)
 {
 	m->ctx.drop.row0 = m->batch.row0 + mb * m->batch.row_step;
@@ -130,10 +143,12 @@ static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
 	layers_forward(g, s, d_in, occ_gpt_is_last(g) ? s->x[g->nlayers] : d_out);
 	if (!occ_gpt_is_last(g))
 		return;
+	if (m->nlosses == OCC_GPT_LOSSES)
+		occ_gpt_loss(g);
 	norm_forward(g, s);
 	g->dev->ops->put(g->dev, m->d_targets, m->ids + R, R * sizeof(int32_t));
 	occ_head_run(&m->ctx, &m->head, m->yf, m->d_targets, m->batch.grad_scale,
-		     m->batch.train ? s->dyf : NULL, &g->loss_sum);
+		     m->batch.train ? s->dyf : NULL, m->d_loss + (size_t)m->nlosses++ * R);
 }
 
 /* Where the gradient at the stage's output lies; the last stage makes it from the head's. */

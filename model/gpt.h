@@ -15,7 +15,7 @@ struct occ_gpt {
 	int64_t micro, T;          /* sequences a micro-batch, tokens a sequence now (<= seq_len) */
 	void *d_w;                 /* flat weights, device's type; owned, like all below */
 	float *d_grad;             /* flat gradients; NULL if opened for evaluation only */
-	double loss_sum;           /* last stage: sum of token losses since begin; tp ranks agree */
+	double loss_sum;           /* last stage: token losses since begin that were fetched */
 	int64_t loss_tokens;       /* tokens that counted */
 	struct occ_tensor *tensor; /* [weights.n] of d_grad; NULL for evaluation */
 	void *impl;                /* activations and scratch (gpt_internal.h) */
@@ -40,6 +40,9 @@ void occ_gpt_release(struct occ_gpt *g);
 void occ_gpt_stage(struct occ_gpt *g, struct occ_stage *out);
 /* Starts a pass: resets the loss; for training zeroes the gradients. */
 void occ_gpt_begin(struct occ_gpt *g, const struct occ_gpt_batch *b);
+/* Sum of token losses since begin, in the order of rows; 0 but on the last stage, where tp ranks
+ * agree. Waits. */
+double occ_gpt_loss(struct occ_gpt *g);
 /* Puts fp32 host values (flat, weights.size) as weights of the compute type. */
 void occ_gpt_put(struct occ_gpt *g, const float *flat);
 

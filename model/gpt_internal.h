@@ -15,6 +15,8 @@ struct occ_gpt_slot {
 };
 
 /* Pointers into the arena are device memory. */
+enum { OCC_GPT_LOSSES = 64 };
+
 struct occ_gpt_impl {
 	struct occ_ctx ctx;
 	struct occ_layer_scratch scratch;
@@ -26,6 +28,10 @@ struct occ_gpt_impl {
 	int wte, wpe, lnf;  /* table indices, -1 where this stage has none */
 	void *yf;           /* (R, C) last stage: ln_f's output */
 	int32_t *d_targets; /* (R) */
+	/* Token losses of micro-batches, [OCC_GPT_LOSSES][R], device and host, and how many wait there:
+	 * to fetch each at once would make the host wait for every pass. */
+	float *d_loss, *loss;
+	int nlosses;
 	int32_t *ids;       /* [2R] host staging: inputs, then targets */
 	char *arena;        /* NULL while it is measured */
 	size_t used;        /* bytes of it */

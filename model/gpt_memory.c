@@ -102,7 +102,8 @@ static void carve_head(struct occ_gpt *g)
 	h->dlogits = h->logits;
 	if (g->dev->type != OCC_F32 && m->trains)
 		h->dlogits = carve(m, n * occ_type_size(g->dev->type));
-	h->stats = carve(m, 4 * (size_t)h->rows * sizeof(float));
+	h->stats = carve(m, 3 * (size_t)h->rows * sizeof(float));
+	m->d_loss = carve_floats(g, OCC_GPT_LOSSES);
 }
 
 static void carve_all(struct occ_gpt *g)
@@ -207,7 +208,8 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 	m->arena = o->alloc(dev, m->used);
 	carve_all(g);
 	m->ids = occ_alloc(2 * (size_t)(micro * s->seq_len), sizeof(*m->ids));
-	m->head.loss = occ_alloc((size_t)m->head.rows, sizeof(float));
+	if (occ_gpt_is_last(g))
+		m->loss = occ_alloc((size_t)(OCC_GPT_LOSSES * micro * s->seq_len), sizeof(float));
 	g->d_w = m->ctx.d_w = o->alloc(dev, flat_bytes(g, dev->type));
 	o->zero(dev, g->d_w, flat_bytes(g, dev->type));
 	if (!m->trains)
@@ -229,7 +231,7 @@ void occ_gpt_release(struct occ_gpt *g)
 	occ_free(m->slots);
 	occ_free(g->tensor);
 	occ_free(m->ids);
-	occ_free(m->head.loss);
+	occ_free(m->loss);
 	void *device[] = {m->arena, g->d_w, g->d_grad};
 	for (int i = 0; i < 3; i++)
 		if (device[i])

@@ -57,19 +57,12 @@ static void products_backward(const struct occ_ctx *c, const struct occ_head *h,
 	c->dev->ops->gemm(c->dev, &gy, h->dlogits, occ_ctx_weight(c, h->w), NULL, dy);
 }
 
-static void loss_of(const struct occ_ctx *c, const struct occ_head *h, int64_t n, double *loss)
-{
-	c->dev->ops->get(c->dev, h->loss, h->stats + 3 * n, (size_t)n * sizeof(float));
-	for (int64_t r = 0; r < n; r++)
-		*loss += (double)h->loss[r];
-}
-
 static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void *y,
-		  const int32_t *targets, int64_t n, float scale, void *dy)
+		  const int32_t *targets, int64_t n, float scale, void *dy, float *loss)
 {
 	const struct occ_device_ops *o = c->dev->ops;
 	struct occ_xent x = {n, h->V, h->V, c->w->tp * h->V, h->valid};
-	float *max = h->stats, *sum = max + n, *hit = sum + n, *loss = hit + n;
+	float *max = h->stats, *sum = max + n, *hit = sum + n;
 	logits(c, h, y, n);
 	o->xent_max(c->dev, &x, h->logits, max);
 	occ_group_max(c->tp, max, n);
@@ -82,14 +75,13 @@ static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void 
 }
 
 void occ_head_run(const struct occ_ctx *c, const struct occ_head *h, const void *y,
-		  const int32_t *d_targets, float scale, void *dy, double *loss)
+		  const int32_t *d_targets, float scale, void *dy, float *d_loss)
 {
 	int64_t R = c->B * c->T;
 	for (int64_t r = 0; r < R; r += h->rows) {
 		int64_t n = R - r < h->rows ? R - r : h->rows;
 		void *dy_at = dy ? (void *)(uintptr_t)row_at(c, dy, r) : NULL;
-		chunk(c, h, row_at(c, y, r), d_targets + r, n, scale, dy_at);
-		loss_of(c, h, n, loss);
+		chunk(c, h, row_at(c, y, r), d_targets + r, n, scale, dy_at, d_loss + r);
 	}
 	if (dy)
 		occ_ctx_sum(c, dy);

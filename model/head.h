@@ -15,17 +15,16 @@ struct occ_head {
 	int w;         /* table index of the (V, C) output embedding */
 	float *logits; /* (rows, V) device scratch, borrowed from the gpt's arena */
 	void *dlogits; /* (rows, V) compute type; the logits themselves for fp32 */
-	float *stats;  /* (4, rows): max, sum, hit, loss */
-	float *loss;   /* (rows) host */
+	float *stats;  /* (3, rows): max, sum, hit */
 };
 
 int64_t occ_head_rows(int64_t rows, int64_t V); /* rows of a chunk */
 
-/* y (R, C) = ln_f output, targets (R) device. Adds the token losses in order of rows to *loss. If
- * dy is not NULL: dy (R, C) = gradient at y, summed over tp, of scale * loss, and the output
+/* y (R, C) = ln_f output, targets (R), d_loss (R) = token losses: all on the device. If dy is not
+ * NULL: dy (R, C) = gradient at y, summed over tp, of scale * loss, and the output
  * embedding's gradient is added to. Collective over tp. */
 void occ_head_run(const struct occ_ctx *c, const struct occ_head *h, const void *y,
-		  const int32_t *d_targets, float scale, void *dy, double *loss);
+		  const int32_t *d_targets, float scale, void *dy, float *d_loss);
 /* Logits (V) of row r of y into h->logits. */
 void occ_head_row(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t r);
 

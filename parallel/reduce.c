@@ -204,8 +204,10 @@ static void sum_compressed(struct occ_reduce *r, float *d_grad)
 void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step)
 {
 	r->adapts = site(r)->knobs.adaptive && (step + 1) % WINDOW == 0;
-	for (int i = 0; i < r->nitems && r->adapts; i++)
+	for (int i = 0; i < r->nitems && r->contributes && r->adapts; i++) {
+		occ_stream_settle(&r->item[i].stream);
 		r->item[i].stream.x_last2 = 0;
+	}
 	sum_dense(r, d_grad, step);
 	if (r->nitems && occ_reduce_route(r, &r->item[0].tensor, step).codec)
 		sum_compressed(r, d_grad);
@@ -236,6 +238,7 @@ static double gain(struct occ_reduce *r)
 	double sum[2] = {0, 0};
 	for (int i = 0; i < r->nitems && r->contributes; i++) {
 		sum[0] += occ_stream_residual2(&r->item[i].stream);
+		occ_stream_settle(&r->item[i].stream);
 		sum[1] += r->item[i].stream.x_last2;
 	}
 	occ_comm_sum_double(r->topo->world, sum, 2);

@@ -214,7 +214,7 @@ static inline void train_step(struct rank *r, struct shim *h, int step)
 	h->step = step;
 	rank_step(r, (uint32_t)step, 1);
 	r->dev->ops->get(r->dev, grad, r->gpt.d_grad, (size_t)t->size * sizeof(float));
-	t->loss[step] = r->gpt.loss_sum;
+	t->loss[step] = occ_gpt_loss(&r->gpt);
 	keep_residuals(r, p, t, step);
 	occ_exec_end(&r->exec, 1);
 	descend(r, grad, p->lr);

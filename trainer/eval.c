@@ -48,7 +48,7 @@ static double pass(struct occ_run *r, const struct occ_schedule *list, int stopp
 		batches = r->conf.eval.iters;
 	for (int64_t i = 0; i < batches && !stop; i++) {
 		forward_batch(r, i, n, list);
-		sum[0] += counts ? r->gpt.loss_sum : 0;
+		sum[0] += counts ? occ_gpt_loss(&r->gpt) : 0;
 		sum[1] += counts ? (double)r->gpt.loss_tokens : 0;
 		stop = stoppable && occ_stop_wanted(0);
 		occ_comm_max_int64(r->world, &stop, 1);

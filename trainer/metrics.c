@@ -184,6 +184,7 @@ static void take_stream(void *arg, enum occ_kind kind, const char *name, struct 
 	double(*sum)[NFIELDS] = arg;
 	(void)name;
 	sum[kind][RESIDUAL2] += occ_stream_residual2(s);
+	occ_stream_settle(s);
 	sum[kind][INPUT2] += s->x_count ? s->x_norm2 / (double)s->x_count : 0;
 	s->x_norm2 = 0;
 	s->x_count = 0;

@@ -41,6 +41,8 @@ void occ_optim_init(struct occ_optim *o, struct occ_gpt *g)
 	o->gpt = g;
 	o->d_m = zeroed(g->dev, g->weights.size);
 	o->d_v = zeroed(g->dev, g->weights.size);
+	o->d_sum = g->dev->ops->alloc(g->dev, (size_t)g->weights.n * sizeof(*o->d_sum));
+	o->sum = occ_alloc((size_t)g->weights.n, sizeof(*o->sum));
 	if (g->dev->type != OCC_F32)
 		o->d_master = zeroed(g->dev, g->weights.size);
 }
@@ -54,6 +56,9 @@ void occ_optim_release(struct occ_optim *o)
 	d->ops->free(d, o->d_v);
 	if (o->d_master)
 		d->ops->free(d, o->d_master);
+	if (o->d_sum)
+		d->ops->free(d, o->d_sum);
+	occ_free(o->sum);
 	memset(o, 0, sizeof(*o));
 }
 
@@ -64,19 +69,29 @@ static int64_t trained(const struct occ_gpt *g, const struct occ_weight *w)
 	return occ_weight_real_rows(&g->weights, w) * w->lcols;
 }
 
+/* Copies, and what other tensor ranks hold too, count once. */
+static int counts(const struct occ_gpt *g, const struct occ_weight *w)
+{
+	return !w->copy && (w->split != OCC_WHOLE || g->weights.tp == 0);
+}
+
 double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **worst)
 {
 	const struct occ_gpt *g = o->gpt;
 	double all = 0;
 	for (int i = 0; i < g->weights.n; i++) {
 		const struct occ_weight *w = &g->weights.at[i];
-		double sum;
-		if (w->copy || (w->split == OCC_WHOLE && g->weights.tp != 0))
+		if (counts(g, w))
+			g->dev->ops->sum_squares(g->dev, trained(g, w), g->d_grad + w->at,
+						 &o->d_sum[i]);
+	}
+	g->dev->ops->get(g->dev, o->sum, o->d_sum, (size_t)g->weights.n * sizeof(*o->sum));
+	for (int i = 0; i < g->weights.n; i++) {
+		if (!counts(g, &g->weights.at[i]))
 			continue;
-		g->dev->ops->sum_squares(g->dev, trained(g, w), g->d_grad + w->at, &sum);
-		if (worst && !*worst && !isfinite(sum))
-			*worst = w;
-		all += sum;
+		if (worst && !*worst && !isfinite(o->sum[i]))
+			*worst = &g->weights.at[i];
+		all += o->sum[i];
 	}
 	return all;
 }

@@ -10,6 +10,7 @@ struct occ_optim {
 	float *d_m, *d_v;    /* owned device arrays, flat as the weights; zero at first */
 	float *d_master; /* owned; NULL where the compute type is fp32: the weights are the master
 			  */
+	double *d_sum, *sum; /* owned: squares of each weight, device and host */
 	int64_t steps;   /* updates applied: Adam's t */
 };
 

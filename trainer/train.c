@@ -60,7 +60,7 @@ static struct verdict agree_step(struct loop *l, const struct occ_weight **worst
 	double part = occ_optim_norm2(&r->optim, worst);
 	occ_trace_end(r->dev->trace);
 	double v[3] = {
-		last ? r->gpt.loss_sum : 0,
+		last ? occ_gpt_loss(&r->gpt) : 0,
 		r->topo.place.dp == 0 ? part : 0,
 		occ_stop_wanted(60 + 2e-3 * (l->step_ms + l->save_ms)),
 	};

@@ -195,7 +195,7 @@ static void emulate_step(struct emulation *e, int step, float *const *grad)
 		descend(&e->part[i].rank, grad[i], e->plan->lr);
 }
 
-static void compare_step(const struct emulation *e, const struct job *j, int step,
+static void compare_step(struct emulation *e, const struct job *j, int step,
 			 float *const *grad)
 {
 	char text[96];
@@ -204,7 +204,7 @@ static void compare_step(const struct emulation *e, const struct job *j, int ste
 		const struct trace *t = &j->at[i];
 		CHECK(!memcmp(grad[i], t->grad + step * t->size, (size_t)t->size * sizeof(float)),
 		      "%s: gradients of rank %d, step %d, are not those by hand", text, i, step);
-		CHECK(t->loss[step] == e->part[i].rank.gpt.loss_sum,
+		CHECK(t->loss[step] == occ_gpt_loss(&e->part[i].rank.gpt),
 		      "%s: loss of rank %d, step %d, is not that by hand", text, i, step);
 	}
 }

@@ -30,7 +30,7 @@ static int body(struct occ_comm *world, void *arg)
 	size_t n = (size_t)r.gpt.weights.size;
 	j->grad[world->rank] = occ_alloc(n, sizeof(float));
 	r.dev->ops->get(r.dev, j->grad[world->rank], r.gpt.d_grad, n * sizeof(float));
-	j->loss[world->rank] = r.gpt.loss_sum;
+	j->loss[world->rank] = occ_gpt_loss(&r.gpt);
 	j->tokens[world->rank] = r.gpt.loss_tokens;
 	rank_close(&r);
 	return 0;

@@ -370,7 +370,7 @@ static void run_sum_squares(struct run *r)
 	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 2000);
 	float *x = in_f32(r, n, 1, 0);
 	double sum = NAN;
-	OPS->sum_squares(r->d, n, x, &sum);
+	sum = occ_sum_squares(r->d, n, x);
 	/* the second part shows what fp32 cannot */
 	float part[2] = {(float)sum, (float)((sum - (double)(float)sum) * 1e7)};
 	array(r, 2, OCC_F32, part, 1);

@@ -18,7 +18,7 @@ static double loss_at(struct rank *r, const float *flat)
 {
 	occ_gpt_put(&r->gpt, flat);
 	rank_step(r, 1, 1);
-	return r->gpt.loss_sum / (double)r->gpt.loss_tokens;
+	return occ_gpt_loss(&r->gpt) / (double)r->gpt.loss_tokens;
 }
 
 static double sign(uint64_t key, int64_t k)
@@ -97,7 +97,7 @@ static void check_chunks(const char *device, enum occ_type type)
 		if (i)
 			m->head.rows = 3;
 		rank_step(&r, 1, 1);
-		loss[i] = r.gpt.loss_sum;
+		loss[i] = occ_gpt_loss(&r.gpt);
 		g[i] = occ_alloc((size_t)n, sizeof(float));
 		r.dev->ops->get(r.dev, g[i], r.gpt.d_grad, (size_t)n * sizeof(float));
 	}
@@ -157,23 +157,23 @@ static void check_evaluation(const char *device, enum occ_type type)
 	s.type = type;
 	rank_open(&r, &s, world, 1);
 	rank_step(&r, 1, 1);
-	loss[0] = r.gpt.loss_sum;
+	loss[0] = occ_gpt_loss(&r.gpt);
 	rank_step(&r, 2, 1);
-	loss[1] = r.gpt.loss_sum;
+	loss[1] = occ_gpt_loss(&r.gpt);
 	rank_close(&r);
 	s.dropout = 0;
 	rank_open(&r, &s, world, 1);
 	rank_step(&r, 1, 1);
-	loss[2] = r.gpt.loss_sum;
+	loss[2] = occ_gpt_loss(&r.gpt);
 	rank_close(&r);
 	s.dropout = 0.1;
 	rank_open(&r, &s, world, 0);
 	rank_step(&r, 1, 0);
-	loss[3] = r.gpt.loss_sum;
+	loss[3] = occ_gpt_loss(&r.gpt);
 	for (int i = 0; i < s.global; i++)
 		next += loss_by_next(&r, r.tokens + i * (T + 1));
 	rank_step(&r, 1, 0);
-	CHECK(memcmp(&r.gpt.loss_sum, &loss[3], sizeof(double)) == 0, "%s: another loss after next",
+	CHECK(occ_gpt_loss(&r.gpt) == loss[3], "%s: another loss after next",
 	      device);
 	CHECK(fabs(loss[0] - loss[1]) > 1e-4 && fabs(loss[0] - loss[2]) > 1e-4,
 	      "%s: dropout drops nothing: %g %g %g", device, loss[0], loss[1], loss[2]);

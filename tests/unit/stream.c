@@ -468,6 +468,7 @@ static void check_measure(struct occ_device *d, const struct kit_row *r)
 		occ_free(seen);
 		occ_free(x);
 	}
+	occ_stream_settle(&e.s);
 	CHECK(e.s.x_count == 5 && fabs(e.s.x_norm2 - want) <= 1e-6 * want, "%s, %s: %g, want %g",
 	      d->ops->name, r->what, e.s.x_norm2, want);
 	close_end(&e);
