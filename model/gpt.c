@@ -165,7 +165,8 @@ static const void *output_gradient(struct occ_gpt *g, struct occ_gpt_slot *s, co
 	return dx;
 }
 
-static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, const void *d_in,
+/* `last`: of the step, whose gradients are then complete. */
+static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, int last, const void *d_in,
 			    const void *dout, void *dx)
 {
 	struct occ_gpt_impl *m = g->impl;
@@ -177,6 +178,8 @@ static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, const voi
 					 &m->scratch);
 		occ_layer_backward(&m->ctx, layer, layer_row(m, i), x, &s->acts[i], &m->scratch,
 				   dout, dx);
+		if (last)
+			g->dev->ops->mark(g->dev, m->ready[i]);
 	}
 }
 
@@ -189,7 +192,7 @@ static void backward(void *self, int mb, int slot, const void *d_in, const void 
 	void *dx = occ_gpt_is_first(g) ? m->scratch.dx : d_din;
 	occ_check(m->batch.train && slot < m->nslots, "backward of slot %d of %d", slot, m->nslots);
 	set_row0(m, mb);
-	layers_backward(g, s, d_in, output_gradient(g, s, d_dout, dx), dx);
+	layers_backward(g, s, mb == m->batch.nmicro - 1, d_in, output_gradient(g, s, d_dout, dx), dx);
 	if (occ_gpt_is_first(g))
 		embed_backward(g, s, dx);
 }

@@ -24,6 +24,7 @@ struct occ_gpt_impl {
 	struct occ_gpt_batch batch;
 	int trains, recompute, nslots;
 	struct occ_gpt_slot *slots;
+	void **ready;       /* [layers] marks: a layer's gradients of this step are complete */
 	int first_row;      /* table index of the first layer's first tensor */
 	int wte, wpe, lnf;  /* table indices, -1 where this stage has none */
 	void *yf;           /* (R, C) last stage: ln_f's output */

@@ -182,6 +182,7 @@ static size_t flat_bytes(const struct occ_gpt *g, enum occ_type type)
 /* How the reduction sees the weight table. */
 static void describe_tensors(struct occ_gpt *g)
 {
+	struct occ_gpt_impl *m = g->impl;
 	g->tensor = occ_alloc((size_t)g->weights.n, sizeof(*g->tensor));
 	for (int i = 0; i < g->weights.n; i++) {
 		const struct occ_weight *w = &g->weights.at[i];
@@ -195,6 +196,13 @@ static void describe_tensors(struct occ_gpt *g)
 			.replicated = w->split == OCC_WHOLE,
 			.embedding = shared,
 		};
+	}
+	m->ready = occ_alloc((size_t)g->nlayers, sizeof(*m->ready));
+	for (int64_t i = 0; i < g->nlayers; i++) {
+		int first = m->first_row + (int)i * OCC_NLAYER_KINDS;
+		m->ready[i] = g->dev->ops->mark_open(g->dev);
+		for (int k = 0; k < OCC_NLAYER_KINDS; k++)
+			g->tensor[first + k].ready = m->ready[i];
 	}
 }
 
@@ -228,6 +236,9 @@ void occ_gpt_release(struct occ_gpt *g)
 		occ_free(m->slots[i].x);
 		occ_free(m->slots[i].acts);
 	}
+	for (int64_t i = 0; m->ready && i < g->nlayers; i++)
+		g->dev->ops->mark_close(g->dev, m->ready[i]);
+	occ_free(m->ready);
 	occ_free(m->slots);
 	occ_free(g->tensor);
 	occ_free(m->ids);

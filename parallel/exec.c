@@ -167,8 +167,9 @@ static void do_instr(struct occ_exec *x, const struct occ_schedule *s, const str
 		occ_link_send(&x->grad_out, x->din[turn].d_x, x->din[turn].free);
 		break;
 	case OCC_REDUCE_GRADS:
-		turn_to(x, OCC_COMPUTE, OCC_DATA);
-		occ_reduce_grads(&x->reduce, g->d_grad, step);
+		x->dev->ops->mark(x->dev, x->turn[OCC_COMPUTE]);
+		x->dev->ops->queue(x->dev, OCC_DATA);
+		occ_reduce_grads(&x->reduce, g->d_grad, step, x->turn[OCC_COMPUTE]);
 		x->dev->ops->queue(x->dev, OCC_COMPUTE);
 		break;
 	case OCC_REDUCE_EMBED:

@@ -134,15 +134,20 @@ void occ_reduce_release(struct occ_reduce *r)
 	memset(r, 0, sizeof(*r));
 }
 
+static int64_t bucket_bytes(const struct occ_reduce *r)
+{
+	return r->policy->bucket_bytes > 0 ? r->policy->bucket_bytes : BUCKET_BYTES;
+}
+
 static void sum_run(struct occ_reduce *r, float *d_grad, int64_t at, int64_t n)
 {
 	if (n > 0)
 		occ_group_sum(&r->dp, d_grad + at, n, OCC_F32);
 }
 
-/* Runs of tensors that lie side by side and travel dense are one sum, of BUCKET_BYTES or a bit more.
- * The last tensors go first: their gradients are there first. */
-static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step)
+/* Runs of tensors that lie side by side and travel dense are one sum, of a bucket's bytes or a bit
+ * more. The last tensors go first: their gradients are there first. */
+static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step, void *passed)
 {
 	int64_t at = 0, n = 0;
 	for (int i = r->ntensors - 1; i >= 0; i--) {
@@ -150,10 +155,11 @@ static void sum_dense(struct occ_reduce *r, float *d_grad, int64_t step)
 		int64_t own = t->n * t->m;
 		if ((t->embedding && r->policy->fused) || occ_reduce_route(r, t, step).codec)
 			continue;
-		if (t->at + own != at || n * (int64_t)sizeof(*d_grad) >= BUCKET_BYTES) {
+		if (t->at + own != at || n * (int64_t)sizeof(*d_grad) >= bucket_bytes(r)) {
 			sum_run(r, d_grad, at, n);
 			n = 0;
 		}
+		r->dev->ops->after(r->dev, t->ready ? t->ready : passed);
 		at = t->at;
 		n += own;
 	}
@@ -201,14 +207,15 @@ static void sum_compressed(struct occ_reduce *r, float *d_grad)
 	count(r, &sent);
 }
 
-void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step)
+void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step, void *passed)
 {
 	r->adapts = site(r)->knobs.adaptive && (step + 1) % WINDOW == 0;
 	for (int i = 0; i < r->nitems && r->contributes && r->adapts; i++) {
 		occ_stream_settle(&r->item[i].stream);
 		r->item[i].stream.x_last2 = 0;
 	}
-	sum_dense(r, d_grad, step);
+	sum_dense(r, d_grad, step, passed);
+	r->dev->ops->after(r->dev, passed);
 	if (r->nitems && occ_reduce_route(r, &r->item[0].tensor, step).codec)
 		sum_compressed(r, d_grad);
 }

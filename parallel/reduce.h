@@ -25,6 +25,7 @@ struct occ_tensor {
 	uint32_t id;      /* in the whole model */
 	int replicated;   /* whole on every tensor rank: these must stay equal */
 	int embedding;    /* the tied embedding, or its copy */
+	void *ready;      /* borrowed mark: a step's gradient is there; NULL: at the end of passes */
 };
 
 /* A tensor that may travel compressed. */
@@ -59,8 +60,9 @@ void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_dev
 void occ_reduce_release(struct occ_reduce *r);
 
 /* Collective over the dp group: d_grad becomes the sum over replicas, the fused embedding left out.
- * step from 0. */
-void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step);
+ * step from 0. Enqueued on the current queue, which waits for each tensor's `ready` and, where that
+ * is NULL, for the mark `passed`: so sums begin while earlier layers are still at work. */
+void occ_reduce_grads(struct occ_reduce *r, float *d_grad, int64_t step, void *passed);
 /* Collective over those that share the tied embedding; no-op on other stages. */
 void occ_reduce_embedding(struct occ_reduce *r, float *d_grad);
 /* The step counts, or nothing of it does. The same on all ranks. With codec "auto" every tenth step

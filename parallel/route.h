@@ -28,6 +28,7 @@ struct occ_policy {
 	enum occ_scope scope;
 	struct occ_site site[OCC_NSITES]; /* by enum occ_kind */
 	int fused;                        /* fused embedding synchronisation */
+	int64_t bucket_bytes;             /* of a dense sum over replicas; 0: 25 MB */
 	int undo;     /* steps may be skipped: streams must be able to go back */
 	uint64_t key; /* randomness of codecs */
 };

@@ -140,7 +140,7 @@ static inline void sum(struct worker *w, int step)
 {
 	size_t bytes = (size_t)w->size * sizeof(float);
 	w->dev->ops->put(w->dev, w->d_grad, w->g, bytes);
-	occ_reduce_grads(&w->reduce, w->d_grad, step);
+	occ_reduce_grads(&w->reduce, w->d_grad, step, NULL);
 	occ_reduce_embedding(&w->reduce, w->d_grad);
 	w->dev->ops->get(w->dev, w->result, w->d_grad, bytes);
 }

@@ -12,6 +12,7 @@ struct occ_config_model {
 };
 struct occ_config_parallel {
 	int64_t tensor, pipeline, data, ranks_per_node;
+	double bucket_mb;
 	char *transport;
 };
 struct occ_config_batch {

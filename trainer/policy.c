@@ -59,6 +59,7 @@ void occ_policy_of(const struct occ_config *c, struct occ_policy *p)
 			 : !strcmp(k->scope, "none") ? OCC_SCOPE_NONE
 						     : OCC_SCOPE_INTER_NODE,
 		.undo = c->train.max_skipped > 0,
+		.bucket_bytes = (int64_t)(c->parallel.bucket_mb * (1 << 20)),
 		.key = occ_rng_key((uint64_t)c->train.seed, OCC_RNG_CODEC),
 	};
 	p->fused = k->embedding_fused && p->scope != OCC_SCOPE_NONE && c->model.tie_embeddings &&

@@ -234,7 +234,7 @@ static int batches_body(struct occ_comm *world, void *arg)
 	float *d_grad = dev->ops->alloc(dev, 3 * BIG * sizeof(float));
 	for (int i = 0; i < 3 * BIG; i++)
 		d_grad[i] = (float)(i % 127 - 63 + world->rank); /* exact in bf16 */
-	occ_reduce_grads(&r, d_grad, 0);
+	occ_reduce_grads(&r, d_grad, 0, NULL);
 	int wrong = 0, D = world->size;
 	for (int i = 0; i < 3 * BIG; i++)
 		wrong += d_grad[i] != (float)((i % 127 - 63) * D + D * (D - 1) / 2);
