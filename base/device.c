@@ -41,6 +41,8 @@ static const struct slot {
 	SLOT(close),
 	SLOT(alloc),
 	SLOT(free),
+	SLOT(alloc_host),
+	SLOT(free_host),
 	SLOT(put),
 	SLOT(get),
 	SLOT(copy),
@@ -101,6 +103,18 @@ const char *occ_device_missing(const struct occ_device_ops *ops)
 		if (!memcmp((const char *)ops + slots[i].at, &none, sizeof(none)))
 			return slots[i].name;
 	return NULL;
+}
+
+void *occ_host_alloc(struct occ_device *d, size_t bytes)
+{
+	(void)d;
+	return occ_alloc(bytes, 1);
+}
+
+void occ_host_free(struct occ_device *d, void *x)
+{
+	(void)d;
+	occ_free(x);
 }
 
 void occ_queue_none(struct occ_device *d, enum occ_queue q)

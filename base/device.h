@@ -77,6 +77,9 @@ struct occ_device_ops {
 	/* Memory. alloc: zeroed for ref and cpu, NaN for strict; 64-byte aligned; dies (8). */
 	void *(*alloc)(struct occ_device *d, size_t bytes);
 	void (*free)(struct occ_device *d, void *d_x); /* after what is enqueued on the queue */
+	/* Host memory that put and get reach fastest; any content; dies (8). Not during a step. */
+	void *(*alloc_host)(struct occ_device *d, size_t bytes);
+	void (*free_host)(struct occ_device *d, void *x);
 	void (*put)(struct occ_device *d, void *d_dst, const void *src, size_t bytes);
 	void (*get)(struct occ_device *d, void *dst, const void *d_src, size_t bytes); /* waits */
 	void (*copy)(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes);
@@ -257,11 +260,14 @@ void occ_device_close(struct occ_device *d);                      /* NULL is all
 double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x); /* the slot; waits */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
-/* The queue slots of devices that run each call at once. */
+/* Slots of devices that run each call at once, on ordinary memory. */
+void *occ_host_alloc(struct occ_device *d, size_t bytes);
+void occ_host_free(struct occ_device *d, void *x);
 void occ_queue_none(struct occ_device *d, enum occ_queue q);
 void *occ_mark_open_none(struct occ_device *d);
 void occ_mark_none(struct occ_device *d, void *m);
-#define OCC_NO_QUEUES                                                                              \
+#define OCC_HOST_SLOTS                                                                             \
+	.alloc_host = occ_host_alloc, .free_host = occ_host_free,                                  \
 	.queue = occ_queue_none, .mark_open = occ_mark_open_none, .mark_close = occ_mark_none,     \
 	.mark = occ_mark_none, .after = occ_mark_none
 

@@ -176,7 +176,7 @@ const struct occ_device_ops occ_device_cpu = {
 	.copy = cpu_put,
 	.zero = cpu_zero,
 	.sync = cpu_sync,
-	OCC_NO_QUEUES,
+	OCC_HOST_SLOTS,
 	.cast = cpu_cast,
 	.add = cpu_add,
 	.gelu_forward = cpu_gelu_forward,

@@ -212,6 +212,23 @@ static void cuda_free(struct occ_device *d, void *d_x)
 		occ_cuda_must(cudaFreeAsync(d_x, occ_cuda_stream(d)), "cudaFreeAsync");
 }
 
+static void *cuda_alloc_host(struct occ_device *d, size_t bytes)
+{
+	void *x = NULL;
+	(void)d;
+	cudaError_t e = cudaMallocHost(&x, bytes ? bytes : 1);
+	if (e != cudaSuccess)
+		occ_die(OCC_E_DEVICE, "%zu bytes of pinned host memory: %s", bytes,
+			cudaGetErrorString(e));
+	return x;
+}
+
+static void cuda_free_host(struct occ_device *d, void *x)
+{
+	(void)d;
+	occ_cuda_must(cudaFreeHost(x), "cudaFreeHost");
+}
+
 static void move(struct occ_device *d, void *dst, const void *src, size_t bytes,
 		 enum cudaMemcpyKind kind)
 {
@@ -277,6 +294,8 @@ const struct occ_device_ops occ_device_cuda = {
 	.close = cuda_close,
 	.alloc = cuda_alloc,
 	.free = cuda_free,
+	.alloc_host = cuda_alloc_host,
+	.free_host = cuda_free_host,
 	.put = cuda_put,
 	.get = cuda_get,
 	.copy = cuda_copy,

@@ -260,7 +260,7 @@ const struct occ_device_ops occ_device_dry = {
 	.copy = dry_copy,
 	.zero = dry_zero,
 	.sync = dry_sync,
-	OCC_NO_QUEUES,
+	OCC_HOST_SLOTS,
 	.cast = dry_cast,
 	.add = dry_add,
 	.gelu_forward = dry_gelu_forward,

@@ -202,7 +202,7 @@ const struct occ_device_ops occ_device_ref = {
 	.copy = ref_put,
 	.zero = ref_zero,
 	.sync = ref_sync,
-	OCC_NO_QUEUES,
+	OCC_HOST_SLOTS,
 	.cast = ref_cast,
 	.add = ref_add,
 	.gelu_forward = ref_gelu_forward,

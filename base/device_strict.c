@@ -443,7 +443,7 @@ const struct occ_device_ops occ_device_strict = {
 	.copy = strict_copy,
 	.zero = strict_zero,
 	.sync = strict_sync,
-	OCC_NO_QUEUES,
+	OCC_HOST_SLOTS,
 	.cast = strict_cast,
 	.add = strict_add,
 	.gelu_forward = strict_gelu_forward,

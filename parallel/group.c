@@ -39,12 +39,23 @@ static void grow(void **p, size_t *have, size_t bytes)
 	*have = bytes;
 }
 
+static void grow_staging(struct occ_group *g, size_t bytes)
+{
+	if (bytes <= g->staging_bytes)
+		return;
+	if (g->staging)
+		g->dev->ops->free_host(g->dev, g->staging);
+	g->staging = g->dev->ops->alloc_host(g->dev, bytes);
+	g->staging_bytes = bytes;
+}
+
 void occ_group_release(struct occ_group *g)
 {
 	occ_lane_close(g->lane);
 	if (g->d_parts)
 		g->dev->ops->free(g->dev, g->d_parts);
-	occ_free(g->staging);
+	if (g->staging)
+		g->dev->ops->free_host(g->dev, g->staging);
 	occ_free(g->scratch);
 	memset(g, 0, sizeof(*g));
 }
@@ -143,7 +154,7 @@ static void prepare(struct occ_group *g, int64_t n, enum occ_type type)
 	}
 	grow(&g->scratch, &g->scratch_bytes, occ_comm_scratch(g->comm, n, type));
 	if (!g->dev->ops->host_visible)
-		grow(&g->staging, &g->staging_bytes, (size_t)n * each);
+		grow_staging(g, (size_t)n * each);
 	g->dev->ops->sync(g->dev);
 }
 
@@ -182,7 +193,7 @@ static void bcast_staged(struct occ_group *g, float *d_x, size_t bytes)
 {
 	struct occ_device *d = g->dev;
 	if (!d->ops->host_visible)
-		grow(&g->staging, &g->staging_bytes, bytes);
+		grow_staging(g, bytes);
 	void *x = d->ops->host_visible ? (void *)d_x : g->staging;
 	d->ops->sync(d);
 	if (g->staging && g->comm->rank == 0)
@@ -270,7 +281,7 @@ static void gather_staged(struct occ_group *g, char *d_x, int64_t rows, size_t r
 	step = most < step ? most : step;
 	occ_check(step > 0, "rows of %zu bytes from %d ranks in %zu bytes", row_bytes, size,
 		  g->max_bytes);
-	grow(&g->staging, &g->staging_bytes, (size_t)(step * size) * row_bytes);
+	grow_staging(g, (size_t)(step * size) * row_bytes);
 	for (int64_t k = 0; k * step < most; k++)
 		gather_part(g, d_x, rows, row_bytes, k, step);
 }

@@ -92,7 +92,7 @@ static void open_wires(struct occ_link *l)
 	if (l->has_stream)
 		l->d_wire[0] = d->ops->alloc(d, occ_link_bound(l));
 	for (int i = 0; i < 2; i++)
-		l->wire[i] = occ_alloc(d->ops->dry ? 0 : longest(l), 1);
+		l->wire[i] = d->ops->alloc_host(d, d->ops->dry ? 0 : longest(l));
 }
 
 void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct occ_comm *world,
@@ -143,7 +143,8 @@ void occ_link_release(struct occ_link *l)
 	occ_link_drain(l);
 	occ_lane_close(l->lane);
 	for (int i = 0; i < 2; i++) {
-		occ_free(l->wire[i]);
+		if (l->wire[i])
+			d->ops->free_host(d, l->wire[i]);
 		d->ops->mark_close(d, l->busy[i]);
 		if (l->d_wire[i])
 			d->ops->free(d, l->d_wire[i]);

@@ -80,7 +80,8 @@ static void open_buffers(struct occ_reduce *r)
 	if (r->leaders.lane)
 		r->wire = r->dev->ops->alloc(r->dev, occ_size_mul(K, r->wire_bytes));
 	else
-		r->wire = occ_alloc(K, r->dev->ops->dry ? 0 : r->wire_bytes);
+		r->wire = r->dev->ops->alloc_host(
+			r->dev, occ_size_mul(K, r->dev->ops->dry ? 0 : r->wire_bytes));
 	r->length = occ_alloc(K * (size_t)r->nitems, sizeof(*r->length));
 	r->bytes = occ_alloc(K, sizeof(*r->bytes));
 	r->at = occ_alloc(K, sizeof(*r->at));
@@ -124,8 +125,8 @@ void occ_reduce_release(struct occ_reduce *r)
 	occ_free(r->length);
 	if (r->wire && r->leaders.lane)
 		r->dev->ops->free(r->dev, r->wire);
-	else
-		occ_free(r->wire);
+	else if (r->wire)
+		r->dev->ops->free_host(r->dev, r->wire);
 	occ_free(r->item);
 	occ_group_release(&r->leaders);
 	occ_group_release(&r->node);

@@ -50,7 +50,7 @@ static const struct occ_device_ops fake_ops[2] = {
 	 .put = fake_put,
 	 .get = fake_get,
 	 .sync = fake_sync,
-	 OCC_NO_QUEUES},
+	 OCC_HOST_SLOTS},
 	{.name = "visible",
 	 .host_visible = 1,
 	 .alloc = fake_alloc,
@@ -58,7 +58,7 @@ static const struct occ_device_ops fake_ops[2] = {
 	 .put = fake_put,
 	 .get = fake_get,
 	 .sync = fake_sync,
-	 OCC_NO_QUEUES},
+	 OCC_HOST_SLOTS},
 };
 
 #endif
