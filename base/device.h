@@ -71,6 +71,7 @@ struct occ_device_ops {
 	const char *name;
 	int host_visible; /* 1: device pointers may be read and written by the host */
 	int dry;          /* 1: there is no memory behind pointers, nor on the host for wires */
+	int64_t wide;     /* bytes of a large intermediate array worth having; 0: 64 MB */
 	int (*open)(struct occ_device *d, struct occ_err *e); /* fills d->impl */
 	void (*close)(struct occ_device *d);
 

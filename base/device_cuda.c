@@ -290,6 +290,7 @@ static void cuda_zero(struct occ_device *d, void *d_dst, size_t bytes)
 const struct occ_device_ops occ_device_cuda = {
 	.name = "cuda",
 	.host_visible = 0,
+	.wide = 1 << 30,
 	.open = cuda_open,
 	.close = cuda_close,
 	.alloc = cuda_alloc,

@@ -142,7 +142,7 @@ static void describe_table(struct occ_gpt *g, const struct occ_layout *l, struct
 	m->head.w = g->shape.tied ? m->wte : index_of(w, "lm_head.weight");
 	m->head.V = g->shape.vocab_padded / l->tensor;
 	m->head.valid = g->shape.vocab;
-	m->head.rows = occ_head_rows(g->micro * g->shape.seq_len, m->head.V);
+	m->head.rows = occ_head_rows(g->dev, g->micro * g->shape.seq_len, m->head.V);
 	m->ctx = (struct occ_ctx){
 		.dev = g->dev,
 		.tp = g->tp,

@@ -3,9 +3,10 @@
  */
 #include "model/head.h"
 
-int64_t occ_head_rows(int64_t rows, int64_t V)
+int64_t occ_head_rows(const struct occ_device *d, int64_t rows, int64_t V)
 {
-	int64_t fit = OCC_LOGITS_BYTES / (V * (int64_t)sizeof(float));
+	int64_t most = d->ops && d->ops->wide ? d->ops->wide : 64 << 20;
+	int64_t fit = most / (V * (int64_t)sizeof(float));
 	return fit < 1 ? 1 : fit < rows ? fit : rows;
 }
 

@@ -6,8 +6,6 @@
 
 #include "model/layer.h"
 
-enum { OCC_LOGITS_BYTES = 64 << 20 }; /* most scratch for a chunk's fp32 logits */
-
 struct occ_head {
 	int64_t rows;  /* of a chunk at most */
 	int64_t V;     /* this shard's vocabulary rows */
@@ -18,7 +16,8 @@ struct occ_head {
 	float *stats;  /* (3, rows): max, sum, hit */
 };
 
-int64_t occ_head_rows(int64_t rows, int64_t V); /* rows of a chunk */
+/* Rows of a chunk: its fp32 logits are as large as the device likes (ops->wide). */
+int64_t occ_head_rows(const struct occ_device *d, int64_t rows, int64_t V);
 
 /* y (R, C) = ln_f output, targets (R), d_loss (R) = token losses: all on the device. If dy is not
  * NULL: dy (R, C) = gradient at y, summed over tp, of scale * loss, and the output
