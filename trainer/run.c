@@ -228,8 +228,15 @@ static void choose_lanes(struct occ_run *r, struct occ_err *e)
 {
 	const char *wish = r->conf.parallel.transport;
 	int must = !strcmp(wish, "nccl"), may = must || !strcmp(wish, "auto");
-	if (r->world->size > 1 && may && occ_lane_built())
-		r->world->lanes = occ_lane_serves(r->world, r->dev, must ? e : NULL);
+	struct occ_err why = {0};
+	if (r->world->size == 1 || !may || !occ_lane_built())
+		return;
+	r->world->lanes = occ_lane_serves(r->world, r->dev, &why);
+	if (must && why.code)
+		occ_fail(e, why.code, "%s", why.text);
+	else
+		occ_log(OCC_LOG_INFO, "device memory travels %s%s",
+			why.code ? "through host memory: " : "by NCCL", why.text);
 }
 
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
