@@ -223,6 +223,16 @@ static void open_device(struct occ_run *r, enum occ_type type, struct occ_err *e
 	r->dev = occ_device_open(name, type, threads_for(&r->conf, r->world), e);
 }
 
+/* Where "auto" found a GPU for some ranks only, replicas would drift apart. Collective. */
+static void check_devices(struct occ_run *r, struct occ_err *e)
+{
+	if (occ_differs(r->world, r->dev->unit[0] != '\0'))
+		occ_fail(e, OCC_E_DEVICE,
+			 "train.device \"%s\": some ranks can use a GPU and some cannot: "
+			 "\"cuda\" says why, \"cpu\" trains without",
+			 r->conf.train.device);
+}
+
 /* How what the device holds travels: by NCCL where every rank has a GPU of its own. Collective. */
 static void choose_lanes(struct occ_run *r, struct occ_err *e)
 {
@@ -257,6 +267,9 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	say_place(&r->topo);
 	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 	open_device(r, type, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	check_devices(r, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
 	choose_lanes(r, &e);

@@ -47,7 +47,7 @@ train() {
 	late) settings+=(OCC_EMU_STREAMS=lazy:1 OCC_EMU_ORDER=random:1) ;;
 	staged) settings=(OCC_EMU_GPUS=1) says="through host memory: .*have one GPU" ;;
 	esac
-	rm -rf "$tmp/$way"
+	rm -rf "${tmp:?}/$way"
 	env "${settings[@]}" OCC_LOG=info:0 timeout 60 mpirun -q -n 8 "$OCC_TRAIN" --config "$name.json" "${gpu[@]}" \
 		"${sets[@]}" --set log.dir="$tmp/$way" >"$tmp/out" 2>&1 </dev/null || show || return
 	grep -q "$says" "$tmp/out" || show
