@@ -197,11 +197,12 @@ static void *cuda_alloc(struct occ_device *d, size_t bytes)
 	cudaError_t e = cudaMallocAsync(&d_x, bytes ? bytes : 1, c->memory);
 	if (e == cudaSuccess)
 		e = cudaStreamSynchronize(c->memory);
-	if (e != cudaSuccess) {
+	if (e == cudaErrorMemoryAllocation) {
 		cudaMemGetInfo(&left, &all);
 		occ_die(OCC_E_DEVICE, "GPU memory: %zu bytes wanted, %zu of %zu left: %s", bytes,
 			left, all, cudaGetErrorString(e));
 	}
+	occ_cuda_must(e, "cudaMallocAsync"); /* what was enqueued before may have failed */
 	return d_x;
 }
 

@@ -79,11 +79,12 @@ static void exchange_blame(struct occ_comm *w, int peer, double until, int *wait
 	}
 }
 
-/* The lowest rank that waits for a silent one; in a ring of waits the lowest rank. */
+/* The lowest rank that waits for a silent one, or for it knows not whom; in a ring of waits the
+ * lowest rank. */
 static int speaker(const struct occ_comm *w, const int *waits_for)
 {
 	for (int r = 0; r < w->size; r++)
-		if (waits_for[r] >= 0 && waits_for[waits_for[r]] < 0)
+		if (waits_for[r] == w->size || (waits_for[r] >= 0 && waits_for[waits_for[r]] < 0))
 			return r;
 	for (int r = 0; r < w->rank; r++)
 		if (waits_for[r] >= 0)
@@ -98,18 +99,20 @@ void occ_comm_hold(double seconds)
 		usleep(50000);
 }
 
-/* Most ranks wait for one that waits itself. So that one line names the cause, they compare notes
- * and the others give the speaker time to end the job. */
+void occ_comm_compare_notes(struct occ_comm *w, int peer)
+{
+	int *waits_for = occ_alloc((size_t)w->size, sizeof(*waits_for));
+	double grace = w->timeout_s < 20 ? 1e3 : 1e3 * w->timeout_s / 20;
+	grace = grace < 5e3 ? grace : 5e3;
+	exchange_blame(w, peer, occ_clock_ms() + grace, waits_for);
+	if (speaker(w, waits_for) != w->rank)
+		occ_comm_hold(3);
+}
+
 static void give_up(struct occ_comm *c, const struct occ_req *r) __attribute__((noreturn));
 static void give_up(struct occ_comm *c, const struct occ_req *r)
 {
-	struct occ_comm *w = c->root;
-	int *waits_for = occ_alloc((size_t)w->size, sizeof(*waits_for));
-	double grace = c->timeout_s < 20 ? 1e3 : 1e3 * c->timeout_s / 20;
-	grace = grace < 5e3 ? grace : 5e3;
-	exchange_blame(w, c->world[r->peer], occ_clock_ms() + grace, waits_for);
-	if (speaker(w, waits_for) != w->rank)
-		occ_comm_hold(3);
+	occ_comm_compare_notes(c->root, c->world[r->peer]);
 	occ_die(OCC_E_COMM, "rank %d %s for %g s (tag %s, %zu bytes): gone or stuck",
 		c->world[r->peer], r->dst ? "sent nothing" : "took nothing", c->timeout_s,
 		tag_name[r->tag], r->bytes);

@@ -107,6 +107,10 @@ void occ_comm_wait(struct occ_comm *c, struct occ_req *r); /* idle requests retu
 int occ_comm_test(struct occ_comm *c, struct occ_req *r);  /* 1: complete, or idle */
 /* Lets the rank that caused a failure speak and end the job first; signals do not cut it short. */
 void occ_comm_hold(double seconds);
+/* Most ranks wait for one that waits itself. So that one line names the cause, those that give up
+ * tell each other whom they wait for: world rank `peer`, or w's size if they do not know. The one
+ * who is to speak returns at once, the others late: whoever returns ends the job. */
+void occ_comm_compare_notes(struct occ_comm *w, int peer);
 int occ_comm_crosses(const struct occ_comm *c, int peer); /* 1 if peer is on another node */
 
 /* Pure: the first row of slice t of T, floor(t*rows/T). Slice t ends where slice t+1 begins. */

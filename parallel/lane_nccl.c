@@ -12,13 +12,15 @@
 
 struct occ_lane {
 	ncclComm_t nccl;
-	struct occ_device *dev; /* borrowed */
-	const char *what;       /* borrowed */
+	struct occ_comm *world; /* borrowed, as what follows */
+	struct occ_device *dev;
+	const char *what;
 	double timeout_s;
+	int peer; /* world rank of a pair's other end; else the world's size */
 	int is_pair;
 	cudaStream_t own, at; /* of a pair; where the group in hand goes */
 	cudaEvent_t before;   /* of a pair: what its group waits for */
-	void *met;            /* mark: the ranks have met */
+	void *last;           /* mark: the end of the last group */
 	struct occ_watch watch;
 };
 
@@ -76,6 +78,7 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 	return e->code == 0;
 }
 
+/* The rank that caused it speaks first, or else one of those that noticed. */
 static void fail(struct occ_lane *l, ncclResult_t r) __attribute__((noreturn));
 static void fail(struct occ_lane *l, ncclResult_t r)
 {
@@ -85,13 +88,15 @@ static void fail(struct occ_lane *l, ncclResult_t r)
 		 more ? more : "");
 	if (l->nccl)
 		ncclCommAbort(l->nccl);
-	occ_comm_hold(2); /* the rank that caused it speaks first */
+	occ_comm_hold(1);
+	occ_comm_compare_notes(l->world, l->world->size);
 	occ_die(OCC_E_COMM, "NCCL, %s: %s", l->what, why);
 }
 
 static void late(struct occ_lane *l) __attribute__((noreturn));
 static void late(struct occ_lane *l)
 {
+	occ_comm_compare_notes(l->world, l->peer);
 	ncclCommAbort(l->nccl);
 	occ_die(OCC_E_COMM, "NCCL, %s: nothing moved for %g s: a rank is gone or stuck", l->what,
 		l->timeout_s);
@@ -121,20 +126,22 @@ static void look(void *self, double waited_ms)
 	ncclResult_t r = ncclSuccess, e = ncclCommGetAsyncError(l->nccl, &r);
 	if (e != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
 		fail(l, e != ncclSuccess ? e : r);
-	if (waited_ms > 1e3 * l->timeout_s)
+	if (waited_ms > 1e3 * l->timeout_s && cudaEventQuery(l->last) == cudaErrorNotReady)
 		late(l);
 }
 
-static struct occ_lane *start(struct occ_device *d, const ncclUniqueId *id, int size, int rank,
-			      double timeout_s, const char *what)
+static struct occ_lane *start(struct occ_comm *world, struct occ_device *d, const ncclUniqueId *id,
+			      int size, int rank, const char *what)
 {
 	struct occ_lane *l = occ_alloc(1, sizeof(*l));
 	ncclConfig_t conf = NCCL_CONFIG_INITIALIZER;
 	conf.blocking = 0;
+	l->world = world;
 	l->dev = d;
 	l->what = what;
-	l->timeout_s = timeout_s;
-	l->met = d->ops->mark_open(d);
+	l->timeout_s = world->timeout_s;
+	l->peer = world->size;
+	l->last = d->ops->mark_open(d);
 	settle(l, ncclCommInitRankConfig(&l->nccl, size, *id, rank, &conf));
 	l->watch = (struct occ_watch){look, l, d->watch};
 	d->watch = &l->watch;
@@ -153,8 +160,8 @@ static void greet(struct occ_lane *l, int size, int rank)
 		occ_lane_send(l, d_x + (size_t)rank * sizeof(float), sizeof(float), r);
 		occ_lane_recv(l, d_x + (size_t)(size + r) * sizeof(float), sizeof(float), r);
 	}
-	occ_lane_end(l, l->met);
-	l->dev->ops->after(l->dev, l->met);
+	occ_lane_end(l, NULL);
+	l->dev->ops->after(l->dev, l->last);
 	l->dev->ops->sync(l->dev);
 	l->dev->ops->free(l->dev, d_x);
 }
@@ -178,7 +185,7 @@ struct occ_lane *occ_lane_open(struct occ_comm *c, struct occ_device *d, const c
 	c->traffic = NULL; /* no part of a step */
 	occ_comm_bcast(c, &id, sizeof(id), 0);
 	c->traffic = t;
-	struct occ_lane *l = start(d, &id, c->size, c->rank, c->timeout_s, what);
+	struct occ_lane *l = start(c->root, d, &id, c->size, c->rank, what);
 	greet(l, c->size, c->rank);
 	return l;
 }
@@ -197,7 +204,8 @@ struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d
 		occ_comm_post_recv(world, &id, sizeof(id), peer, OCC_TAG_COLL, &r);
 	}
 	occ_comm_wait(world, &r);
-	struct occ_lane *l = start(d, &id, 2, rank, world->timeout_s, what);
+	struct occ_lane *l = start(world, d, &id, 2, rank, what);
+	l->peer = peer;
 	l->is_pair = 1;
 	occ_cuda_must(cudaStreamCreateWithFlags(&l->own, cudaStreamNonBlocking),
 		      "cudaStreamCreateWithFlags");
@@ -225,7 +233,7 @@ void occ_lane_close(struct occ_lane *l)
 		cudaStreamDestroy(l->own);
 		l->dev->ops->mark_close(l->dev, l->before);
 	}
-	l->dev->ops->mark_close(l->dev, l->met);
+	l->dev->ops->mark_close(l->dev, l->last);
 	occ_free(l);
 }
 
@@ -261,6 +269,7 @@ void occ_lane_recv(struct occ_lane *l, void *d_x, size_t bytes, int peer)
 void occ_lane_end(struct occ_lane *l, void *mark)
 {
 	settle(l, ncclGroupEnd());
+	occ_cuda_must(cudaEventRecord(l->last, l->at), "cudaEventRecord");
 	if (mark)
 		occ_cuda_must(cudaEventRecord(mark, l->at), "cudaEventRecord");
 }

@@ -56,6 +56,11 @@ static int choose(const struct occ_args *a, const char *wish, enum transport *t,
 		*t = MPI;
 	else
 		*t = SELF;
+	if (threads > 0 && *t == MPI && !under_launcher())
+		return occ_fail(e, OCC_E_CONFIG,
+				"parallel.transport %s joins processes: start them with mpirun or "
+				"srun, without --ranks, which makes threads of one",
+				wish);
 	if (threads > 0 && (*t == MPI || under_launcher()))
 		return occ_fail(e, OCC_E_CONFIG,
 				"--ranks makes ranks as threads of one process; under a launcher "

@@ -223,13 +223,30 @@ static void open_device(struct occ_run *r, enum occ_type type, struct occ_err *e
 	r->dev = occ_device_open(name, type, threads_for(&r->conf, r->world), e);
 }
 
+/* Where "auto" found a GPU for some ranks only, replicas would drift apart. Collective. */
+static void check_devices(struct occ_run *r, struct occ_err *e)
+{
+	if (occ_differs(r->world, r->dev->unit[0] != '\0'))
+		occ_fail(e, OCC_E_DEVICE,
+			 "train.device \"%s\": some ranks can use a GPU and some cannot: "
+			 "\"cuda\" says why, \"cpu\" trains without",
+			 r->conf.train.device);
+}
+
 /* How what the device holds travels: by NCCL where every rank has a GPU of its own. Collective. */
 static void choose_lanes(struct occ_run *r, struct occ_err *e)
 {
 	const char *wish = r->conf.parallel.transport;
 	int must = !strcmp(wish, "nccl"), may = must || !strcmp(wish, "auto");
-	if (r->world->size > 1 && may && occ_lane_built())
-		r->world->lanes = occ_lane_serves(r->world, r->dev, must ? e : NULL);
+	struct occ_err why = {0};
+	if (r->world->size == 1 || !may || !occ_lane_built())
+		return;
+	r->world->lanes = occ_lane_serves(r->world, r->dev, &why);
+	if (must && why.code)
+		occ_fail(e, why.code, "%s", why.text);
+	else
+		occ_log(OCC_LOG_INFO, "device memory travels %s%s",
+			why.code ? "through host memory: " : "by NCCL", why.text);
 }
 
 int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm *world, int needs)
@@ -250,6 +267,9 @@ int occ_run_open(struct occ_run *r, const struct occ_args *args, struct occ_comm
 	say_place(&r->topo);
 	enum occ_type type = strcmp(c->train.precision, "bf16") ? OCC_F32 : OCC_BF16;
 	open_device(r, type, &e);
+	if ((code = occ_agree(world, &e)))
+		return code;
+	check_devices(r, &e);
 	if ((code = occ_agree(world, &e)))
 		return code;
 	choose_lanes(r, &e);

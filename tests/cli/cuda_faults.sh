@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# What goes wrong with GPUs, as the emulation plays it: none there, none left, memory, kernels, cuBLAS, NCCL, ranks
+# that are killed or stuck in the middle; each ends all ranks soon, with its code and one line. TIME: 240
+. tests/lib.sh
+without=$OCC_TRAIN
+on_cuda
+
+head -c 60000 tests/data/tinyshakespeare.txt >"$tmp/t.txt"
+cat >"$tmp/c.json" <<JSON
+{"model": {"layers": 2, "hidden": 16, "heads": 4, "seq_len": 16, "vocab_size": 256},
+ "batch": {"global": 8}, "data": {"train": ["$tmp/t.txt"]},
+ "train": {"iters": 2, "device": "cuda", "threads": 1, "timeout_s": 3}}
+JSON
+# In the environment of one rank only: RANK NAME=VALUE COMMAND...
+cat >"$tmp/only" <<'SH'
+#!/bin/sh
+rank=$1 set=$2
+shift 2
+[ "$OMPI_COMM_WORLD_RANK" != "$rank" ] || export "${set?}"
+exec "$@"
+SH
+chmod +x "$tmp/only"
+
+# ends CODE TEXT COMMAND...: within ten seconds, with that code and one line that says so
+ends() {
+	local want=$1 text=$2 code=0
+	shift 2
+	timeout -k 5 30 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+	sed -i '/^cuda-emu: .*injected failure$/d' "$tmp/err"
+	check "$*: exit $code instead of $want: $(head -c 300 "$tmp/err")" [ "$code" = "$want" ]
+	[ "$want" = 0 ] || check "$*: one line, not $(cat "$tmp/err")" [ "$(wc -l <"$tmp/err")" = 1 ]
+	check "$*: says $text, not $(cat "$tmp/out" "$tmp/err")" grep -q -- "$text" "$tmp/out" "$tmp/err"
+}
+one=("$OCC_TRAIN" --config "$tmp/c.json")
+pair=(mpirun -q -n 2)
+
+# ---- One process. ----
+
+while IFS='|' read -r code text settings args; do
+	# shellcheck disable=SC2086
+	ends "$code" "$text" env $settings "${one[@]}" $args
+done <<'ROWS'
+8|no GPU can be used: no CUDA-capable device|OCC_EMU_GPUS=0|
+0|cpu fp32|OCC_EMU_GPUS=0|--set train.device=auto
+0|cuda fp32|OCC_EMU_GPUS=1|--set train.device=auto
+8|no GPU can be used: out of memory|OCC_EMU_MEM=40000000|
+8|GPU memory: .* wanted|OCC_EMU_MEM=102000000|--set model.hidden=256
+8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:1|
+8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:7|
+8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:1|
+8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:30|
+8|cublasGemmEx: the function failed|OCC_EMU_FAIL=cublasGemmEx:3|
+8|cuBLAS does not start|OCC_EMU_FAIL=cublasCreate:2|
+8|cudaMemcpyAsync|OCC_EMU_FAIL=cudaMemcpyAsync:9|
+8|cudaEventCreateWithFlags|OCC_EMU_FAIL=cudaEventCreateWithFlags:3|
+2|joins processes|OCC_EMU_GPUS=8|--set parallel.transport=nccl --ranks 2
+ROWS
+ends 2 "no bin/nvcc under /nowhere" make -s --no-print-directory CUDA=1 CUDA_HOME=/nowhere
+
+if [ "$OCC_MPI" != 1 ]; then
+	skip "mpirun: this build has no MPI or a sanitizer that it does not suit"
+	finish
+fi
+
+# ---- One rank of two. ----
+
+export OCC_EMU_GPUS=8
+while IFS='|' read -r code text rank setting args; do
+	# shellcheck disable=SC2086
+	ends "$code" "$text" "${pair[@]}" "$tmp/only" "$rank" "$setting" "${one[@]}" $args
+done <<'ROWS'
+8|rank 0 .*GPU memory: .* wanted|0|OCC_EMU_FAIL=cudaMallocAsync:1|--set parallel.pipeline=2
+8|rank 1 .*GPU memory: .* wanted|1|OCC_EMU_FAIL=cudaMallocAsync:9|--set parallel.data=2
+8|rank 1 .*launch failure|1|OCC_EMU_FAIL=cudaLaunchKernel:30|--set parallel.pipeline=2
+8|rank 0 .*cublasGemmEx: the function failed|0|OCC_EMU_FAIL=cublasGemmEx:3|--set parallel.tensor=2
+8|no GPU can be used: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2
+8|some ranks can use a GPU and some cannot|1|OCC_EMU_GPUS=0|--set parallel.data=2 --set train.device=auto
+7|NCCL, gradients between stages: remote process|0|OCC_EMU_NCCL_ASYNC=5|--set parallel.pipeline=2
+7|NCCL, replicas: remote process|1|OCC_EMU_NCCL_ASYNC=5|--set parallel.data=2
+7|rank 1 .*NCCL, replicas: |1|OCC_EMU_FAIL=ncclCommInitRankConfig:1|--set parallel.data=2
+7|rank 0 .*NCCL, replicas: |0|OCC_EMU_FAIL=ncclGetUniqueId:1|--set parallel.data=2
+7|rank 0 .*NCCL, replicas: |0|OCC_EMU_FAIL=ncclSend:3|--set parallel.data=2
+ROWS
+nccl=(--set parallel.data=2 --set parallel.transport=nccl)
+ends 5 "ranks 0 and 1 have one GPU, GPU-" env OCC_EMU_GPUS=1 "${pair[@]}" "${one[@]}" "${nccl[@]}"
+ends 2 'train.device "cpu" needs mpi' "${pair[@]}" "${one[@]}" "${nccl[@]}" --set train.device=cpu
+ends 2 "built without CUDA" "${pair[@]}" "$without" --config "$tmp/c.json" "${nccl[@]}" --set train.device=cpu
+
+# ---- A rank that is killed or stuck while others wait for it by NCCL. ----
+
+mine() { pgrep -f -- "^[^ ]*occ-train --config $tmp/c.json"; }
+# hit SIGNAL RANK STAGES: into $code, $took and err, as in kills.sh
+hit() {
+	local pid gone=
+	rm -rf "$tmp/log"
+	timeout -s KILL 25 mpirun -q -n 4 "${one[@]}" --set parallel.pipeline="$3" --set parallel.data=0 \
+		--set train.iters=1000000 --set log.dir="$tmp/log" >/dev/null 2>"$tmp/err" </dev/null &
+	pid=$!
+	for _ in $(seq 400); do
+		grep -q '"iter":3' "$tmp/log/metrics.jsonl" 2>/dev/null && break
+		sleep 0.05
+	done
+	kill -"$1" "$(mine | sed -n "$2p")"
+	SECONDS=0 code=0
+	while kill -0 "$pid" 2>/dev/null; do
+		[ -n "$gone" ] || [ -n "$(mine)" ] || gone=$SECONDS
+		sleep 0.2
+	done
+	wait "$pid" 2>/dev/null || code=$?
+	took=${gone:-$SECONDS}
+	for _ in $(seq 60); do [ -z "$(mine)" ] && break; sleep 0.1; done
+	mine | xargs -r kill -KILL
+}
+for rank in 1 4; do
+	stages=$((rank == 1 ? 2 : 1))
+	hit KILL $rank $stages
+	check "killed rank $rank: exit $code" [ "$code" != 0 ]
+	check "killed rank $rank: it took $took s" [ "$took" -lt 10 ]
+	check "killed rank $rank: one line at most, not $(cat "$tmp/err")" [ "$(grep -c occ-train: "$tmp/err")" -le 1 ]
+	hit STOP $rank $stages
+	check "stuck rank $rank: exit $code" [ "$code" = 7 ]
+	check "stuck rank $rank: it took $took s" [ "$took" -lt 12 ]
+	check "stuck rank $rank: one line, not $(cat "$tmp/err")" [ "$(grep -c occ-train: "$tmp/err")" = 1 ]
+done
+finish
