@@ -121,7 +121,9 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
 # What `make test` needs of the build with CUDA.
-cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC))))
+CUDA_TESTS = $(patsubst %.c,$V/%,$(shell grep -l "CUDA: 1" $(TEST_SRC)))
+GPU_BENCHES = $(patsubst %.c,$V/%,$(wildcard bench/gpu_*.c))
+cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation $(CUDA_TESTS) $(GPU_BENCHES))
 ifneq ($(CUDA),1)
 	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 $@)
 endif
