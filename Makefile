@@ -120,8 +120,11 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	+@$(SUBMAKE) all
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
-# What `make test` needs of the build with CUDA.
-cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC))))
+# What scripts/gpu-check runs, and what `make test` needs of the build with CUDA.
+CUDA_TESTS = $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC)))
+GPU_BENCHES = $(patsubst %.c,$V/%,$(wildcard bench/gpu_*.c))
+gpu-programs: $(BIN) $(CUDA_TESTS) $(GPU_BENCHES)
+cuda-tests: $(if $(filter 1,$(CUDA)),gpu-programs emulation)
 ifneq ($(CUDA),1)
 	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 $@)
 endif
@@ -158,7 +161,7 @@ clean: ## remove what was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-.PHONY: all tests cuda-tests benches deps demo test test-all bench ladder lint format docs install clean help
+.PHONY: all tests gpu-programs cuda-tests benches deps demo test test-all bench ladder lint format docs install clean help
 .SECONDARY:
 ifeq ($(CUDA),1)
 include tests/cudaemu/rules.mk

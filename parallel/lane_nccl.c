@@ -3,6 +3,7 @@
 #include <nccl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -39,6 +40,14 @@ static int twins(const struct occ_comm *c, const char *unit, size_t each, int *a
 	return 0;
 }
 
+/* Tests on a machine with one GPU: OCC_NCCL_SHARE=1 leaves it to NCCL whether ranks may share one,
+ * which it allows them if each says another NCCL_HOSTID. */
+static int may_share(void)
+{
+	const char *e = getenv("OCC_NCCL_SHARE");
+	return e && !strcmp(e, "1");
+}
+
 /* Everybody's units, in the order of ranks. */
 static char *gather_units(struct occ_comm *c, const struct occ_device *d)
 {
@@ -61,7 +70,8 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 	e = e ? e : &ignored;
 	if (strcmp(c->ops->name, "mpi") != 0) {
 		occ_fail(e, OCC_E_LAUNCH,
-			 "parallel.transport nccl: ranks must be processes, started by mpirun or srun");
+			 "parallel.transport nccl: ranks must be processes, started by mpirun or "
+			 "srun");
 		return 0;
 	}
 	char *unit = gather_units(c, d);
@@ -69,9 +79,10 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 		none |= !unit[(size_t)r * each];
 	if (none)
 		occ_fail(e, OCC_E_LAUNCH, "parallel.transport nccl: some rank has no GPU");
-	else if (twins(c, unit, each, &a, &b))
+	else if (!may_share() && twins(c, unit, each, &a, &b))
 		occ_fail(e, OCC_E_LAUNCH,
-			 "parallel.transport nccl: ranks %d and %d have one GPU, %s: start at most as "
+			 "parallel.transport nccl: ranks %d and %d have one GPU, %s: start at most "
+			 "as "
 			 "many ranks on a node as it has GPUs, or leave the transport to \"auto\"",
 			 c->world[a], c->world[b], unit + (size_t)a * each);
 	occ_free(unit);
