@@ -30,8 +30,8 @@ struct occ_cuda_queue {
 struct occ_cuda {
 	int gpu; /* its number among the visible ones */
 	struct occ_cuda_queue queue[OCC_NQUEUES], *now;
-	cudaStream_t memory; /* nothing but allocations: they wait for no other work */
-	void *pinned; /* host; small results on their way back */
+	cudaStream_t memory;     /* nothing but allocations: they wait for no other work */
+	void *pinned;            /* host; small results on their way back */
 	struct occ_cudnn *cudnn; /* opened when first asked; NULL: cannot be used */
 	int cudnn_asked;
 };

@@ -53,14 +53,13 @@ static void product(struct occ_device *d, const struct occ_cuda_heads *s, int64_
 {
 	static const cudaDataType of[] = {[OCC_F32] = CUDA_R_32F, [OCC_BF16] = CUDA_R_16BF};
 	float zero = 0;
-	occ_cuda_blas(
-		cublasGemmStridedBatchedEx(
-			occ_cuda_of(d)->now->blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
-			ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)n, (int)s->T, (int)k, &alpha, b.x,
-			of[b.type], (int)b.ld, b.head, a.x, of[a.type], (int)a.ld, a.head, &zero,
-			(void *)c.x, of[c.type], (int)c.ld, c.head, (int)s->heads,
-			CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-		"cublasGemmStridedBatchedEx");
+	occ_cuda_blas(cublasGemmStridedBatchedEx(
+			      occ_cuda_of(d)->now->blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+			      ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)n, (int)s->T, (int)k, &alpha,
+			      b.x, of[b.type], (int)b.ld, b.head, a.x, of[a.type], (int)a.ld,
+			      a.head, &zero, (void *)c.x, of[c.type], (int)c.ld, c.head,
+			      (int)s->heads, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+		      "cublasGemmStridedBatchedEx");
 }
 
 /* Heads that fit, with `bytes` for each score. */
@@ -74,15 +73,12 @@ static struct occ_cuda_heads heads_of(const struct occ_attention *a)
 {
 	occ_check(3 * a->H * a->D <= INT32_MAX && a->T <= INT32_MAX, "a row of %lld values",
 		  (long long)(3 * a->H * a->D));
-	return (struct occ_cuda_heads){.T = a->T,
-				       .H = a->H,
-				       .D = a->D,
-				       .scale = 1 / sqrtf((float)a->D),
-				       .drop = a->drop};
+	return (struct occ_cuda_heads){
+		.T = a->T, .H = a->H, .D = a->D, .scale = 1 / sqrtf((float)a->D), .drop = a->drop};
 }
 
-/* cuDNN, or NULL. Gradients are summed in one order, so that runs repeat and resumed ones go on with
- * the same bits. */
+/* cuDNN, or NULL. Gradients are summed in one order, so that runs repeat and resumed ones go on
+ * with the same bits. */
 static struct occ_cudnn *fused(struct occ_device *d, const struct occ_attention *a)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
@@ -101,8 +97,8 @@ static int fused_forward(struct occ_device *d, const struct occ_attention *a, co
 {
 	struct occ_cudnn *c = fused(d, a);
 	int64_t room = c ? occ_cudnn_room(c, a, OCC_CUDNN_FORWARD) : -1;
-	return room >= 0 && occ_cudnn_forward(c, a, d_qkv, d_out, d_lse,
-					      occ_cuda_scratch(d, (size_t)room));
+	return room >= 0 &&
+	       occ_cudnn_forward(c, a, d_qkv, d_out, d_lse, occ_cuda_scratch(d, (size_t)room));
 }
 
 static int fused_backward(struct occ_device *d, const struct occ_attention *a, const void *d_qkv,
@@ -170,8 +166,7 @@ void occ_cuda_attention_backward(struct occ_device *d, const struct occ_attentio
 	int64_t step = at_once(a, apart ? 12 : 8), n = step * a->T * a->T;
 	struct occ_cuda_heads s = heads_of(a);
 	struct squares x;
-	if (a->B * a->T * a->H == 0 ||
-	    fused_backward(d, a, d_qkv, d_out, d_lse, d_dout, d_dqkv))
+	if (a->B * a->T * a->H == 0 || fused_backward(d, a, d_qkv, d_out, d_lse, d_dout, d_dqkv))
 		return;
 	x.score = occ_cuda_scratch(d, (size_t)n * (apart ? 12 : 8));
 	x.dp = x.score + n;

@@ -138,7 +138,7 @@ static size_t name_length(const char *name)
 {
 	size_t n = strcspn(name, ":");
 	return name[n] && strspn(name + n + 1, "0123456789") == strlen(name + n + 1) ? n
-										       : strlen(name);
+										     : strlen(name);
 }
 
 static const struct backend *find(const char *name, struct occ_err *e)

@@ -241,9 +241,9 @@ struct occ_watch {
 
 struct occ_device {
 	const struct occ_device_ops *ops;
-	enum occ_type type;      /* the compute type T */
-	int threads;             /* OpenMP threads of this rank, >= 1 */
-	int number;              /* which GPU was asked for, counted from 0, modulo those there are */
+	enum occ_type type; /* the compute type T */
+	int threads;        /* OpenMP threads of this rank, >= 1 */
+	int number;         /* which GPU was asked for, counted from 0, modulo those there are */
 	struct occ_watch *watch; /* borrowed: the first of a list */
 	char unit[48];           /* the GPU itself, the same string in every process; "": no GPU */
 	struct occ_trace *trace; /* borrowed; where this rank notes what it does; NULL: nowhere */
@@ -257,7 +257,7 @@ struct occ_device {
  * usable GPU -> 8. */
 struct occ_device *occ_device_open(const char *name, enum occ_type type, int threads,
 				   struct occ_err *e);
-void occ_device_close(struct occ_device *d);                      /* NULL is allowed */
+void occ_device_close(struct occ_device *d);                               /* NULL is allowed */
 double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x); /* the slot; waits */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
@@ -268,9 +268,9 @@ void occ_queue_none(struct occ_device *d, enum occ_queue q);
 void *occ_mark_open_none(struct occ_device *d);
 void occ_mark_none(struct occ_device *d, void *m);
 #define OCC_HOST_SLOTS                                                                             \
-	.alloc_host = occ_host_alloc, .free_host = occ_host_free,                                  \
-	.queue = occ_queue_none, .mark_open = occ_mark_open_none, .mark_close = occ_mark_none,     \
-	.mark = occ_mark_none, .after = occ_mark_none
+	.alloc_host = occ_host_alloc, .free_host = occ_host_free, .queue = occ_queue_none,         \
+	.mark_open = occ_mark_open_none, .mark_close = occ_mark_none, .mark = occ_mark_none,       \
+	.after = occ_mark_none
 
 extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict,
 	occ_device_dry;

@@ -170,7 +170,7 @@ SLOT(accumulate,
      0, N, N *(double)(occ_type_size(type) + (how == OCC_SET ? 4 : 8)))
 SLOT(fold,
      (struct occ_device * d, int k, int64_t n, enum occ_type type, int max, const void *x, void *y),
-     0, k * N, (k + 1) * N *(double)occ_type_size(type))
+     0, k *N, (k + 1) * N * (double)occ_type_size(type))
 SLOT(select,
      (struct occ_device * d, int64_t R, int64_t C, int64_t k, const float *x, int width, void *at,
       float *value, float *least),

@@ -13,7 +13,7 @@ struct occ_philox {
 };
 
 OCC_INLINE struct occ_philox occ_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
-					   uint32_t c3)
+					uint32_t c3)
 {
 	uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
 	for (int r = 0; r < 10; r++) {

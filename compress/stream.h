@@ -34,9 +34,10 @@ struct occ_stream {
 	float *d_e0, *d_state0; /* copies for undoing; owned */
 	int64_t calls0, x_count0;
 	double x_norm20;
-	int touched;     /* a message of this step has changed something */
-	/* With `measure`: ||X + E||^2 of messages, summed over x_count of them since their owner took
-	 * them, and of the last one. The newest ones wait on the device (occ_stream_settle). */
+	int touched; /* a message of this step has changed something */
+	/* With `measure`: ||X + E||^2 of messages, summed over x_count of them since their owner
+	 * took them, and of the last one. The newest ones wait on the device (occ_stream_settle).
+	 */
 	double x_norm2, x_last2;
 	int64_t x_count;
 	double *d_squares; /* owned */

@@ -192,7 +192,8 @@ static void backward(void *self, int mb, int slot, const void *d_in, const void 
 	void *dx = occ_gpt_is_first(g) ? m->scratch.dx : d_din;
 	occ_check(m->batch.train && slot < m->nslots, "backward of slot %d of %d", slot, m->nslots);
 	set_row0(m, mb);
-	layers_backward(g, s, mb == m->batch.nmicro - 1, d_in, output_gradient(g, s, d_dout, dx), dx);
+	layers_backward(g, s, mb == m->batch.nmicro - 1, d_in, output_gradient(g, s, d_dout, dx),
+			dx);
 	if (occ_gpt_is_first(g))
 		embed_backward(g, s, dx);
 }

@@ -29,13 +29,13 @@ struct occ_gpt_impl {
 	int wte, wpe, lnf;  /* table indices, -1 where this stage has none */
 	void *yf;           /* (R, C) last stage: ln_f's output */
 	int32_t *d_targets; /* (R) */
-	/* Token losses of micro-batches, [OCC_GPT_LOSSES][R], device and host, and how many wait there:
-	 * to fetch each at once would make the host wait for every pass. */
+	/* Token losses of micro-batches, [OCC_GPT_LOSSES][R], device and host, and how many wait
+	 * there: to fetch each at once would make the host wait for every pass. */
 	float *d_loss, *loss;
 	int nlosses;
-	int32_t *ids;       /* [2R] host staging: inputs, then targets */
-	char *arena;        /* NULL while it is measured */
-	size_t used;        /* bytes of it */
+	int32_t *ids; /* [2R] host staging: inputs, then targets */
+	char *arena;  /* NULL while it is measured */
+	size_t used;  /* bytes of it */
 };
 
 static inline int occ_gpt_is_first(const struct occ_gpt *g)

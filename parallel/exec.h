@@ -44,7 +44,8 @@ struct occ_exec {
 	struct occ_reduce reduce;
 	struct occ_link act_in, act_out, grad_in, grad_out; /* owned; unused at the ends */
 	/* Owned. Inputs of micro-batches in flight, [slots], NULL on the first stage; and what two
-	 * micro-batches in turn leave or bring, so that one is on its way while the next is made. */
+	 * micro-batches in turn leave or bring, so that one is on its way while the next is made.
+	 */
 	struct occ_boundary *in, out[2], dout[2], din[2];
 	void *turn[OCC_NQUEUES]; /* owned: marks by which queues meet */
 };

@@ -1,6 +1,6 @@
-/* Collectives on device arrays, by a lane where there is one. Where the host cannot see the device they go through staging
- * memory, in pieces; what is counted is the whole array, so that counters do not depend on the
- * device. */
+/* Collectives on device arrays, by a lane where there is one. Where the host cannot see the device
+ * they go through staging memory, in pieces; what is counted is the whole array, so that counters
+ * do not depend on the device. */
 #include "parallel/group.h"
 
 #include <string.h>
@@ -75,7 +75,8 @@ static void show_traffic(struct occ_group *g, struct occ_traffic *t, double begi
 		t->exposed_ms += occ_clock_ms() - begin;
 }
 
-/* ---- By a lane: every rank folds its slice of everybody's values and hands the result back. ---- */
+/* ---- By a lane: every rank folds its slice of everybody's values and hands the result back. ----
+ */
 
 static void grow_parts(struct occ_group *g, size_t bytes)
 {
@@ -107,7 +108,8 @@ static void lane_reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type
 	for (int r = 0; r < size; r++) {
 		if (r == me)
 			continue;
-		occ_lane_send(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r), r);
+		occ_lane_send(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r),
+			      r);
 		occ_lane_recv(g->lane, d_parts + (size_t)r * own, own, r);
 	}
 	occ_lane_end(g->lane, NULL);
@@ -119,7 +121,8 @@ static void lane_reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type
 		if (r == me)
 			continue;
 		occ_lane_send(g->lane, d_own, own, r);
-		occ_lane_recv(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r), r);
+		occ_lane_recv(g->lane, d_x + slice_at(g, n, type, r), slice_bytes(g, n, type, r),
+			      r);
 	}
 	occ_lane_end(g->lane, NULL);
 }

@@ -1,8 +1,8 @@
 /* Collectives on device arrays: a communicator, a device and what is between them, a lane or host
  * memory. The bits are the same either way: sums are made in rank order, in fp32, and rounded once.
  *
- * All are collective over g->comm, in place, and no-ops for one rank. By a lane they are enqueued on
- * the current queue, which must be the same one every time; through host memory they wait. */
+ * All are collective over g->comm, in place, and no-ops for one rank. By a lane they are enqueued
+ * on the current queue, which must be the same one every time; through host memory they wait. */
 #ifndef OCC_PARALLEL_GROUP_H
 #define OCC_PARALLEL_GROUP_H
 

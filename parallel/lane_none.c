@@ -12,7 +12,8 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 {
 	(void)c, (void)d;
 	if (e)
-		occ_fail(e, OCC_E_CONFIG, "parallel.transport nccl: this program was built without CUDA");
+		occ_fail(e, OCC_E_CONFIG,
+			 "parallel.transport nccl: this program was built without CUDA");
 	return 0;
 }
 

@@ -44,10 +44,10 @@ struct occ_link {
 	int64_t n;    /* rows of this rank's slice */
 	size_t bytes; /* of the slice, dense */
 	struct occ_stream stream;
-	int has_stream;                /* some transfer may be compressed */
-	struct occ_lane *lane;         /* owned; NULL: through host memory */
-	void *d_wire[2];               /* owned; [1] of lanes only; NULL: not needed */
-	void *ready, *busy[2];         /* marks: OCC_PIPE's turn or OCC_COMPUTE's; of a lane's wires */
+	int has_stream;        /* some transfer may be compressed */
+	struct occ_lane *lane; /* owned; NULL: through host memory */
+	void *d_wire[2];       /* owned; [1] of lanes only; NULL: not needed */
+	void *ready, *busy[2]; /* marks: OCC_PIPE's turn or OCC_COMPUTE's; of a lane's wires */
 	struct occ_supports supports;  /* forward links that gradients follow */
 	struct occ_supports *followed; /* backward links: of the forward link; borrowed */
 	void *wire[2];                 /* owned host memory; not of lanes */
@@ -61,7 +61,8 @@ struct occ_link {
 	int training;
 };
 
-/* Collective over both ends where they have lanes. `followed`: of the forward link between the same stages where gradients follow, else NULL. */
+/* Collective over both ends where they have lanes. `followed`: of the forward link between the same
+ * stages where gradients follow, else NULL. */
 void occ_link_init(struct occ_link *l, const struct occ_link_conf *conf, struct occ_comm *world,
 		   struct occ_group *tp, struct occ_supports *followed,
 		   struct occ_traffic *traffic);

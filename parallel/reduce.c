@@ -7,10 +7,10 @@
 #include "base/mem.h"
 
 enum {
-	PIECE_BYTES = 32 << 20, /* staged at once by dense sums */
+	PIECE_BYTES = 32 << 20,  /* staged at once by dense sums */
 	BUCKET_BYTES = 25 << 20, /* summed at once, dense */
-	BATCH_BYTES = 4 << 20,  /* wires gathered at once; a longer one goes alone */
-	WINDOW = 10             /* steps from one choice of the rank to the next */
+	BATCH_BYTES = 4 << 20,   /* wires gathered at once; a longer one goes alone */
+	WINDOW = 10              /* steps from one choice of the rank to the next */
 };
 
 static const struct occ_site *site(const struct occ_reduce *r)

@@ -25,7 +25,7 @@ struct occ_tensor {
 	uint32_t id;      /* in the whole model */
 	int replicated;   /* whole on every tensor rank: these must stay equal */
 	int embedding;    /* the tied embedding, or its copy */
-	void *ready;      /* borrowed mark: a step's gradient is there; NULL: at the end of passes */
+	void *ready; /* borrowed mark: a step's gradient is there; NULL: at the end of passes */
 };
 
 /* A tensor that may travel compressed. */

@@ -22,8 +22,8 @@ static int check_passed, check_failed;
 
 #define CHECK_NEAR(a, b, tol, ...) CHECK(fabs((double)(a) - (double)(b)) <= (tol), __VA_ARGS__)
 
-/* The device under test: that of the environment (run-tests sets it where GPU code runs on the CPU),
- * else `usual`. */
+/* The device under test: that of the environment (run-tests sets it where GPU code runs on the
+ * CPU), else `usual`. */
 static inline const char *check_device(const char *usual)
 {
 	const char *name = getenv("OCC_TEST_DEVICE");

@@ -73,7 +73,8 @@ static const struct occ_opt rows[] = {
 	INT("parallel.ranks_per_node", parallel.ranks_per_node, "0", 0, 1 << 20,
 	    "0 = detect; else nodes are emulated: rank / ranks_per_node"),
 	STR("parallel.transport", parallel.transport, "\"auto\"", "auto|mpi|nccl|thread",
-	    "auto: under a launcher nccl where each rank has a GPU of its own, else mpi; without one a "
+	    "auto: under a launcher nccl where each rank has a GPU of its own, else mpi; without "
+	    "one a "
 	    "single rank. thread, with --ranks N: ranks are threads"),
 	FLT("parallel.bucket_mb", parallel.bucket_mb, "25", 0.001, 1e6,
 	    "MiB of dense gradients that replicas sum at once; on GPUs during the backward pass"),

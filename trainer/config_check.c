@@ -117,9 +117,10 @@ static int check_transport(const struct occ_config *c, struct occ_err *e)
 	if (strcmp(c->parallel.transport, "nccl") != 0)
 		return 0;
 	if (!occ_lane_built())
-		return occ_fail(e, OCC_E_CONFIG,
-				"parallel.transport nccl: this program was built without CUDA: `make "
-				"CUDA=1` builds one with it");
+		return occ_fail(
+			e, OCC_E_CONFIG,
+			"parallel.transport nccl: this program was built without CUDA: `make "
+			"CUDA=1` builds one with it");
 	if (strcmp(device, "cuda") != 0 && strcmp(device, "auto") != 0)
 		return occ_fail(e, OCC_E_CONFIG,
 				"parallel.transport nccl joins GPUs: train.device \"%s\" needs mpi",
@@ -209,7 +210,8 @@ static int check_compress(struct occ_config *c, struct occ_err *e)
 int occ_config_check(struct occ_config *c, int ranks, struct occ_err *e)
 {
 	if (check_shape(c, e) || check_ranks(c, ranks, e) || check_batch(c, e) ||
-	    check_length(c, e) || check_files(c, e) || check_compress(c, e) || check_transport(c, e))
+	    check_length(c, e) || check_files(c, e) || check_compress(c, e) ||
+	    check_transport(c, e))
 		return -1;
 	if (c->optimizer.decay_iters == 0)
 		c->optimizer.decay_iters = c->train.iters;

@@ -11,7 +11,7 @@ struct occ_optim {
 	float *d_master; /* owned; NULL where the compute type is fp32: the weights are the master
 			  */
 	double *d_sum, *sum; /* owned: squares of each weight, device and host */
-	int64_t steps;   /* updates applied: Adam's t */
+	int64_t steps;       /* updates applied: Adam's t */
 };
 
 /* Learning rate of step t (from 0) out of total = train.iters. Pure; design.md 7.2. */

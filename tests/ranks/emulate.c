@@ -195,8 +195,7 @@ static void emulate_step(struct emulation *e, int step, float *const *grad)
 		descend(&e->part[i].rank, grad[i], e->plan->lr);
 }
 
-static void compare_step(struct emulation *e, const struct job *j, int step,
-			 float *const *grad)
+static void compare_step(struct emulation *e, const struct job *j, int step, float *const *grad)
 {
 	char text[96];
 	describe(e->plan, text, sizeof(text));

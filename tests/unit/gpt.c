@@ -173,8 +173,7 @@ static void check_evaluation(const char *device, enum occ_type type)
 	for (int i = 0; i < s.global; i++)
 		next += loss_by_next(&r, r.tokens + i * (T + 1));
 	rank_step(&r, 1, 0);
-	CHECK(occ_gpt_loss(&r.gpt) == loss[3], "%s: another loss after next",
-	      device);
+	CHECK(occ_gpt_loss(&r.gpt) == loss[3], "%s: another loss after next", device);
 	CHECK(fabs(loss[0] - loss[1]) > 1e-4 && fabs(loss[0] - loss[2]) > 1e-4,
 	      "%s: dropout drops nothing: %g %g %g", device, loss[0], loss[1], loss[2]);
 	CHECK(memcmp(&loss[2], &loss[3], sizeof(double)) == 0, "%s: %.9g trained, %.9g evaluated",
