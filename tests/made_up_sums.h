@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "parallel/lane.h"
 #include "parallel/reduce.h"
 #include "tests/check.h"
 
@@ -96,12 +97,17 @@ static inline void lay_out(struct worker *w)
 static inline void worker_open(struct worker *w, const struct setting *s, struct occ_comm *world)
 {
 	struct occ_err e = {0};
+	char name[32];
 	memset(w, 0, sizeof(*w));
 	w->set = s;
 	w->policy = policy_of(s);
 	occ_topo_init(&w->topo, world, &s->layout, s->ranks_per_node, s->fused);
-	w->dev = occ_device_open(s->device ? s->device : "ref", OCC_F32, 1, &e);
+	snprintf(name, sizeof(name), "%s:%d", s->device ? s->device : check_device("ref"),
+		 world->rank);
+	w->dev = occ_device_open(name, OCC_F32, 1, &e);
 	occ_check(w->dev != NULL, "%s", e.text);
+	if (occ_lane_built())
+		world->lanes = occ_lane_serves(world, w->dev, NULL);
 	lay_out(w);
 	w->d_grad = w->dev->ops->alloc(w->dev, SIZE * sizeof(float));
 	occ_reduce_init(&w->reduce, &w->topo, w->dev, &w->policy, w->tensor, w->ntensors);

@@ -60,7 +60,7 @@ static const char *path; /* of the checkpoint */
 static inline struct setting setting_of(const struct conf *c)
 {
 	struct setting s = {.layout = c->l,
-			    .device = "ref",
+			    .device = check_device("ref"),
 			    .global = GLOBAL,
 			    .micro = c->micro ? c->micro : 1,
 			    .tied = 1,

@@ -1,7 +1,8 @@
 /* Compression in whole training steps of the tiny GPT over ranks: what stays exact, what a link
  * loses and gives back, replicas that stay equal, steps that do not count.
  *
- * TIME: 240 */
+ * TIME: 240
+ * CUDA: 1 */
 #include <stdlib.h>
 
 #include "tests/check.h"

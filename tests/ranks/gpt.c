@@ -1,6 +1,6 @@
 /* The whole model over ranks: one step's loss and gradients are the same for every layout,
  * micro-batch, device and recomputation, and are the derivative of the loss. Runs on the thread
- * transport; every rank's gradients are put together to whole tensors afterwards. */
+ * transport; every rank's gradients are put together to whole tensors afterwards. CUDA: 1 */
 #include "tests/check.h"
 #include "tests/tiny_gpt.h"
 
@@ -219,6 +219,7 @@ static void check_micro(void)
 {
 	struct setting s = plain;
 	s.name = "micro-batches";
+	s.device = check_device(s.device);
 	struct result want = run(&s);
 	for (s.micro = 2; s.micro <= s.global; s.micro *= 2)
 		compare(s, &want, 1e-5, 1e-5);
@@ -233,6 +234,7 @@ static void check_padding(void)
 {
 	struct setting s = plain;
 	s.name = "padding samples";
+	s.device = check_device(s.device);
 	s.global = 5;
 	struct result want = run(&s);
 	s.global = 8;
@@ -242,6 +244,22 @@ static void check_padding(void)
 	s.layout = (struct occ_layout){2, 2, 2};
 	compare(s, &want, 1e-5, 1e-5);
 	result_release(&want);
+}
+
+static void check_device_alone(const char *device)
+{
+	struct setting s = plain;
+	s.layout = (struct occ_layout){2, 2, 1};
+	s.micro = 2;
+	for (int bf16 = 0; bf16 < 2; bf16++) {
+		s.type = bf16 ? OCC_BF16 : OCC_F32;
+		s.device = "ref";
+		s.name = bf16 ? "bf16" : "fp32";
+		struct result want = run(&s);
+		s.device = device;
+		compare(s, &want, bf16 ? 1e-3 : 1e-5, bf16 ? 2e-2 : 1e-5);
+		result_release(&want);
+	}
 }
 
 static void check_devices(void)
@@ -279,8 +297,21 @@ static void check_bf16(void)
 	result_release(&want);
 }
 
+static int other_device(const char *device)
+{
+	check_layouts(device, 1, 2);
+	check_pipeline_bits(device, OCC_F32);
+	check_pipeline_bits(device, OCC_BF16);
+	check_recompute(device, (struct occ_layout){2, 2, 1});
+	check_padding();
+	check_device_alone(device);
+	return check_done();
+}
+
 int main(void)
 {
+	if (check_device(NULL))
+		return other_device(check_device(NULL));
 	check_layouts("ref", 1, MAX_RANKS);
 	check_layouts("cpu", 1, 4);
 	check_layouts("ref", 0, 4);

@@ -2,7 +2,8 @@
  * bounded, replicas hold the same bits, a low rank is that of the sum, a step that does not count
  * leaves nothing behind.
  *
- * RUN: mpi=4 */
+ * RUN: mpi=4
+ * CUDA: 1 */
 #include "tests/made_up_sums.h"
 
 /* ---- Nothing is lost. ---- */

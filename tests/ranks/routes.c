@@ -1,7 +1,8 @@
 /* Which gradients travel dense, to the bit, and which compressed; tensors that tensor ranks share
  * stay equal; the fused sum of the tied embedding.
  *
- * RUN: mpi=4 */
+ * RUN: mpi=4
+ * CUDA: 1 */
 #include "tests/made_up_sums.h"
 
 /* ---- Who travels how. ---- */

@@ -1,5 +1,5 @@
 /* The device slots that codecs need: cpu and strict write ref's bytes on random shapes, whatever
- * the threads; and what the contract says of each wire holds for every device. */
+ * the threads; and what the contract says of each wire holds for every device. CUDA: 1 */
 #include "base/device.h"
 
 #include <stdlib.h>

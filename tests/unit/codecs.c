@@ -1,5 +1,5 @@
 /* All codecs on all devices: their wires to the bit, what decoding gives back, and the bounds that
- * each promises. Low rank stands in codecs_lowrank.c. */
+ * each promises. Low rank stands in codecs_lowrank.c. CUDA: 1 */
 #include "tests/codec_kit.h"
 
 /* ---- Every codec, every shape. ---- */

@@ -1,6 +1,6 @@
 /* The optimizer over a padded vocabulary: padding rows have no part in norms or updates, whatever
  * their gradients hold (compressed sums may bring some), in any shard, with and without master
- * weights. */
+ * weights. CUDA: 1 */
 #include "trainer/optim.h"
 
 #include "base/mem.h"
@@ -81,7 +81,7 @@ static int body(struct occ_comm *world, void *arg)
 	struct occ_gpt g;
 	struct occ_err e = {0};
 	occ_topo_init(&topo, world, &l, 0, 0);
-	struct occ_device *d = occ_device_open("ref", r->type, 1, &e);
+	struct occ_device *d = occ_device_open(check_device("ref"), r->type, 1, &e);
 	occ_group_init(&tp, topo.tp, d, 1 << 12);
 	occ_gpt_init(&g, &shape, &topo, d, &tp, 1, 1);
 	check_update(r, &g, &topo);

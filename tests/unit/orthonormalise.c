@@ -1,6 +1,6 @@
 /* The slot orthonormalise of cpu, or of the device of the environment, by its properties: columns
  * are orthonormal and span what they spanned, for any scale, for columns that depend on others, and
- * where numbers are not finite; and no bit depends on the threads. */
+ * where numbers are not finite; and no bit depends on the threads. CUDA: 1 */
 #include "base/device.h"
 
 #include <string.h>

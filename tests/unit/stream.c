@@ -1,5 +1,5 @@
 /* Streams: nothing is lost between messages, a step that did not count leaves no trace, and what a
- * stream keeps in memory. Every codec, every device. */
+ * stream keeps in memory. Every codec, every device. CUDA: 1 */
 #include "tests/codec_kit.h"
 
 enum { N = 12, M = 20, NM = N * M };
