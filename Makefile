@@ -47,7 +47,7 @@ V := $B/cuda
 OBJ := $(filter-out $B/base/device.o $B/parallel/lane_none.o,$(OBJ)) $(patsubst %,$V/%.o, \
 	base/device.c base/device_cuda.c parallel/lane_nccl.c \
 	$(wildcard base/cuda_*.c base/cuda_*.cu))
-LIBS := -L$(CUDA_HOME)/lib64 -lcudnn -lcublas -lcudart -lnccl -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
+LIBS := -L$(CUDA_HOME)/lib64 -lcudnn -lcublas -lcublasLt -lcudart -lnccl -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
 $(error CUDA=1: no bin/nvcc under $(CUDA_HOME); say where the CUDA toolkit is, with cuBLAS: make CUDA=1 CUDA_HOME=DIR)
 endif

@@ -33,10 +33,11 @@ struct occ_cuda {
 	cudaStream_t memory;     /* nothing but allocations: they wait for no other work */
 	void *pinned;            /* host; small results on their way back */
 	struct occ_cudnn *cudnn; /* opened when first asked; NULL: cannot be used */
-	int cudnn_asked;
+	struct occ_cuda_lt *lt;  /* the same */
+	int cudnn_asked, lt_asked;
 };
 
-enum { OCC_CUDA_PINNED = 4096 };
+enum { OCC_CUDA_PINNED = 4096, OCC_CUDA_WORKSPACE = 32 << 20 };
 
 static inline struct occ_cuda *occ_cuda_of(const struct occ_device *d)
 {

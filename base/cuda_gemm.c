@@ -1,9 +1,9 @@
 /* Products by cuBLAS, which is column-major: it sees each array as its transpose, so c = a b is
- * asked for as c' = b' a'. fp32 stays fp32: no TF32. A bias is written into c first and the product
- * added to it, with one rounding at the end. */
-#include "base/cuda.h"
-
+ * asked for as c' = b' a'. fp32 stays fp32: no TF32. Where cublasLt cannot add the bias on the way,
+ * it is written into c first and the product added to it, with one rounding at the end. */
 #include <limits.h>
+
+#include "base/cuda_gemm_bias.h"
 
 static cudaDataType type_of(enum occ_type t)
 {
@@ -21,6 +21,8 @@ void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d
 			  g->ldb <= INT_MAX && g->ldc <= INT_MAX,
 		  "product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
 		  (long long)g->k);
+	if (g->bias && occ_cuda_gemm_bias(d, g, d_a, d_b, d_bias, d_c))
+		return;
 	if (g->bias)
 		occ_cuda_rows(d, g->m, g->n, t, d_bias, g->c_type, d_c, g->ldc);
 	occ_cuda_blas(cublasGemmEx(occ_cuda_of(d)->now->blas, g->tb ? CUBLAS_OP_T : CUBLAS_OP_N,

@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/cuda_cudnn.h"
+#include "base/cuda_gemm_bias.h"
 #include "base/mem.h"
 
-enum { WORKSPACE = 32 << 20 };
 enum { SPIN_MS = 1, NAP_NS = 20 * 1000 }; /* a wait yields at first, then naps */
 
 void occ_cuda_must(cudaError_t e, const char *what)
@@ -67,6 +67,7 @@ static void cuda_close(struct occ_device *d)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
 	occ_cudnn_close(c->cudnn);
+	occ_cuda_lt_close(c->lt);
 	for (int i = 0; i < OCC_NQUEUES; i++)
 		close_queue(&c->queue[i]);
 	if (c->memory)
@@ -85,11 +86,11 @@ static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
 		why = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
 						   urgent ? most : least);
 	if (!why)
-		why = cudaMalloc(&q->workspace, WORKSPACE);
+		why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE);
 	if (why)
 		return refuse(e, why);
 	if (cublasCreate(&q->blas) || cublasSetStream(q->blas, q->stream) ||
-	    cublasSetWorkspace(q->blas, q->workspace, WORKSPACE))
+	    cublasSetWorkspace(q->blas, q->workspace, OCC_CUDA_WORKSPACE))
 		return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start");
 	return 0;
 }
