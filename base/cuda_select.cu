@@ -161,7 +161,7 @@ static int64_t piece_length(int64_t C)
 {
 	int64_t n = (C + PIECES - 1) / PIECES;
 	n = (n + ITEMS - 1) / ITEMS * ITEMS;
-	return n < SHORTEST ? SHORTEST : n;
+	return n < SHORTEST ? (int64_t)SHORTEST : n;
 }
 
 /* Digits are of 11, 10 and 10 bits. */

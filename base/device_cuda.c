@@ -2,8 +2,10 @@
  * stand in cuda_*.cu. */
 #include "base/cuda.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -141,8 +143,17 @@ static int open_gpu(struct occ_cuda *c, struct occ_err *e)
 	return failed;
 }
 
+/* Streams that share one of the GPU's queues wait for each other: with the usual 8 a receive that
+ * waits for its sender could hold up what the sender waits for. Read when CUDA starts. */
+static void ask_for_queues(void)
+{
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 static int cuda_open(struct occ_device *d, struct occ_err *e)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, ask_for_queues);
 	struct occ_cuda *c = occ_alloc(1, sizeof(*c));
 	c->gpu = d->number;
 	c->now = &c->queue[OCC_COMPUTE];
