@@ -62,36 +62,6 @@ __device__ static inline void occ_store(__nv_bfloat16 *x, int64_t i, float v)
 	x[i] = __float2bfloat16_rn(v);
 }
 
-/* 16 bytes of an array at once; i is the number of the pack, x 16-byte aligned. */
-template <class T> struct occ_pack {
-	enum { N = 16 / sizeof(T) };
-	float v[N];
-};
-
-template <class T> __device__ static inline occ_pack<T> occ_load_pack(const T *x, int64_t i)
-{
-	int4 raw = ((const int4 *)x)[i];
-	T t[occ_pack<T>::N];
-	occ_pack<T> p;
-	memcpy(t, &raw, sizeof(raw));
-#pragma unroll
-	for (int k = 0; k < occ_pack<T>::N; k++)
-		p.v[k] = occ_load(t, k);
-	return p;
-}
-
-template <class T>
-__device__ static inline void occ_store_pack(T *x, int64_t i, const occ_pack<T> &p)
-{
-	T t[occ_pack<T>::N];
-	int4 raw;
-#pragma unroll
-	for (int k = 0; k < occ_pack<T>::N; k++)
-		occ_store(t, k, p.v[k]);
-	memcpy(&raw, t, sizeof(raw));
-	((int4 *)x)[i] = raw;
-}
-
 /* Blocks of `per` that cover n, at most `most`: a kernel whose work may be cut anyhow strides. */
 static inline unsigned occ_blocks(int64_t n, int64_t per, int64_t most)
 {
@@ -133,21 +103,6 @@ template <int NT, class V> __device__ static inline V occ_block_sum(V v)
 	v = (threadIdx.x & 31) < NT / 32 ? part[threadIdx.x & 31] : V(0);
 	v = occ_warp_sum(v);
 	__syncthreads(); /* part may be used again */
-	return v;
-}
-
-template <int NT> __device__ static inline float occ_block_max(float v)
-{
-	__shared__ float part[NT / 32];
-	v = occ_warp_max(v);
-	if (NT == 32)
-		return v;
-	if ((threadIdx.x & 31) == 0)
-		part[threadIdx.x >> 5] = v;
-	__syncthreads();
-	v = (threadIdx.x & 31) < NT / 32 ? part[threadIdx.x & 31] : -INFINITY;
-	v = occ_warp_max(v);
-	__syncthreads();
 	return v;
 }
 
