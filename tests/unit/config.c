@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "parallel/lane.h"
 #include "tests/check.h"
 #include "trainer/config.h"
 
@@ -130,11 +131,6 @@ static const struct {
 	{3, "parallel.tensor=2 batch.micro=3", 5, "ranks"},
 };
 
-/* Parts of the contract that may come later: refused until then, never ignored. */
-static const char *const unbuilt[] = {
-	"parallel.transport=nccl",
-};
-
 /* Loads the defaults and the words of `sets`; 0 if all were taken. */
 static int load(struct occ_config *c, const char *sets, struct occ_err *e)
 {
@@ -165,17 +161,21 @@ static void test_rows(void)
 	}
 }
 
-static void test_unbuilt(void)
+/* NCCL is for GPUs, and for builds that know them. */
+static void test_nccl(void)
 {
-	for (size_t i = 0; i < sizeof(unbuilt) / sizeof(unbuilt[0]); i++) {
+	static const char *const says[2][2] = {{"make CUDA=1", "make CUDA=1"}, {"", "needs mpi"}};
+	static const char *const device[2] = {"auto", "cpu"};
+	for (int i = 0; i < 2; i++) {
 		struct occ_config c;
 		struct occ_err e = {0};
-		char key[80];
-		CHECK(!load(&c, unbuilt[i], &e), "%s: %s", unbuilt[i], e.text);
-		snprintf(key, sizeof(key), "%.*s", (int)strcspn(unbuilt[i], "="), unbuilt[i]);
+		char sets[80];
+		const char *want = says[occ_lane_built()][i];
+		snprintf(sets, sizeof(sets), "parallel.transport=nccl train.device=%s", device[i]);
+		CHECK(!load(&c, sets, &e), "%s: %s", sets, e.text);
 		int bad = occ_config_check(&c, 1, &e);
-		CHECK(bad && e.code == 2 && strstr(e.text, key) && strstr(e.text, "not built"),
-		      "%s: '%s'", unbuilt[i], e.text);
+		CHECK(!bad == !*want && e.code == (*want ? 2 : 0) && strstr(e.text, want),
+		      "%s: %d '%s'", sets, e.code, e.text);
 		occ_config_release(&c);
 	}
 }
@@ -239,7 +239,7 @@ int main(void)
 {
 	test_page();
 	test_rows();
-	test_unbuilt();
+	test_nccl();
 	test_resolved();
 	CHECK(occ_mem_live() == 0, "%lld bytes not freed", (long long)occ_mem_live());
 	return check_done();
