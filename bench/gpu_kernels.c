@@ -559,8 +559,8 @@ static double measure(const struct slot *s, double best)
 	snprintf(bound, sizeof(bound), "%.4g ms", best > 0 ? r.bytes / best / 1e6 : 0);
 	if (best > 0)
 		gpu_row(s->name, ms, "ms", bound, gpu_verdict(right, s->known ? rate / best : 0),
-			"bytes=%.0f GB/s=%.4g share=%.3f distance=%.2g", r.bytes, rate, rate / best,
-			far);
+			"bytes=%.0f gb_per_s=%.4g share=%.3f distance=%.2g", r.bytes, rate,
+			rate / best, far);
 	else
 		gpu_row(s->name, rate, "GB/s", "-", gpu_verdict(right, 0), "bytes=%.0f ms=%.4g",
 			r.bytes, ms);

@@ -307,6 +307,8 @@ static void versions(void)
 	int (*property)(int, int *);
 	size_t (*number_of)(void);
 	printf("version\tlanes\t%d\n", occ_lane_built()); /* NCCL is loaded for it */
+	/* The emulation's GPU is called OCCEMU. */
+	printf("version\temulated\t%d\n", !strncmp(dev->unit, "GPU-4f434345-4d55", 17));
 	static const char *const names[] = {"cudaDriverGetVersion", "cudaRuntimeGetVersion",
 					    "ncclGetVersion"};
 	static const char *const words[] = {"driver_cuda", "runtime", "nccl"};
