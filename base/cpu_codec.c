@@ -58,7 +58,7 @@ INLINE void fold_in(enum occ_type type, int max, int64_t n, const void *x, int64
 {
 	for (int64_t i = 0; i < n; i += VW) {
 		vf v = vget(type, x, at + i, n - i), w = vget(OCC_F32, y, i, n - i);
-		vput(OCC_F32, y, i, n - i, max ? vselect((v > w) | (v != v), v, w) : w + v);
+		vput(OCC_F32, y, i, n - i, max ? vselect((v > w) | vnan(v), v, w) : w + v);
 	}
 }
 

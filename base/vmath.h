@@ -47,6 +47,11 @@ INLINE vf vselect(vi mask, vf a, vf b)
 	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
 }
 
+INLINE vi vnan(vf x)
+{
+	return x != x;
+}
+
 /* vmax: a > b ? a : b, vmin: a < b ? a : b; so b where one is NaN. Written lane by lane the
  * compiler now and then takes them apart for good, hence the three names of x86. */
 #if defined(__AVX512F__)
@@ -188,7 +193,7 @@ INLINE vf vfrom_bf16(vh h)
 INLINE vh vto_bf16(vf f)
 {
 	vu u = (vu)f, rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
-	return vnarrow((vu)vselect(f != f, (vf)quiet, (vf)rounded) >> 16);
+	return vnarrow((vu)vselect(vnan(f), (vf)quiet, (vf)rounded) >> 16);
 }
 
 /* Elements i .. i+VW-1 of an array of type t. */
