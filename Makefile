@@ -121,7 +121,7 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
 # What `make test` needs of the build with CUDA.
-cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC))))
+cuda-tests: $(if $(filter 1,$(CUDA)),$(BIN) emulation emulation-tests $V/tests/cuda/cudnn_plans $V/emu/fakecuda/libcuda.so.1 $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC))))
 ifneq ($(CUDA),1)
 	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 $@)
 endif

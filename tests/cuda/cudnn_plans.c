@@ -1,6 +1,7 @@
 /* Attention's graphs for cuDNN, without a GPU (make CUDA=1 cudnn-plans): the tables are sound, they
  * mean attention (computed here by hand, beside the ref device), cuDNN has plans for them, and it
- * refuses wrong ones in words. -v lists the kernels; -s takes a few shapes only. */
+ * refuses wrong ones in words. -v lists the kernels; -s takes a few shapes only.
+ * TIME: 300 */
 #include "tests/check.h"
 
 #include "base/cuda_sdpa.h"
