@@ -183,8 +183,7 @@ static void cuda_mark(struct occ_device *d, void *m)
 static void cuda_after(struct occ_device *d, void *m)
 {
 	if (m)
-		occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0),
-			      "cudaStreamWaitEvent");
+		occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0), "cudaStreamWaitEvent");
 }
 
 /* By the pool and in the order of queues: cudaMalloc and cudaFree may wait for the whole GPU, also

@@ -74,8 +74,8 @@ struct occ_comm {
 	struct occ_comm *root; /* the world communicator, itself there; borrowed */
 	int *world;            /* [size] rank in the world communicator; owned */
 	const int *node_of;    /* [world size] node of each world rank; borrowed; NULL: one node */
-	const char *what;  /* whom it joins, for messages; NULL: nothing to say */
-	int lanes;         /* in the root: device memory travels by lanes (parallel/lane.h) */
+	const char *what;      /* whom it joins, for messages; NULL: nothing to say */
+	int lanes;             /* in the root: device memory travels by lanes (parallel/lane.h) */
 	struct occ_traffic *traffic; /* where collectives count; borrowed; NULL: uncounted */
 	void *impl;
 };

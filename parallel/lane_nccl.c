@@ -61,7 +61,8 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 	e = e ? e : &ignored;
 	if (strcmp(c->ops->name, "mpi") != 0) {
 		occ_fail(e, OCC_E_LAUNCH,
-			 "parallel.transport nccl: ranks must be processes, started by mpirun or srun");
+			 "parallel.transport nccl: ranks must be processes, started by mpirun or "
+			 "srun");
 		return 0;
 	}
 	char *unit = gather_units(c, d);
@@ -71,7 +72,8 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 		occ_fail(e, OCC_E_LAUNCH, "parallel.transport nccl: some rank has no GPU");
 	else if (twins(c, unit, each, &a, &b))
 		occ_fail(e, OCC_E_LAUNCH,
-			 "parallel.transport nccl: ranks %d and %d have one GPU, %s: start at most as "
+			 "parallel.transport nccl: ranks %d and %d have one GPU, %s: start at most "
+			 "as "
 			 "many ranks on a node as it has GPUs, or leave the transport to \"auto\"",
 			 c->world[a], c->world[b], unit + (size_t)a * each);
 	occ_free(unit);

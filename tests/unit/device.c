@@ -379,9 +379,9 @@ static void run_sum_squares(struct run *r)
 
 /* Largest |x - ref| / (|ref| + rms of ref) over an output: of fp32 outputs, and of outputs in bf16
  * (whose last bit is up to 2^-7). 0: equal bits. `by_threads`: the library may sum in another
- * order. `gpu`: of outputs in bf16 where a GPU computes, if that is more: flash kernels, cuDNN's and
- * ours, hold probabilities, and on the way back their gradients, in bf16 before they are multiplied,
- * each rounding up to 2^-9 of values that cancel; 1.5e-2 was measured. */
+ * order. `gpu`: of outputs in bf16 where a GPU computes, if that is more: flash kernels, cuDNN's
+ * and ours, hold probabilities, and on the way back their gradients, in bf16 before they are
+ * multiplied, each rounding up to 2^-9 of values that cancel; 1.5e-2 was measured. */
 static const struct slot {
 	const char *name;
 	void (*run)(struct run *r);
