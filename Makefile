@@ -10,6 +10,8 @@ PREFIX ?= /usr/local
 CUDA ?=
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCH ?= 80 90 100
+# What tests compile kernels for: one is enough to run them and to see registers spill.
+TEST_ARCH ?= $(if $(filter command line environment,$(origin CUDA_ARCH)),$(CUDA_ARCH),90)
 Q    := $(if $(VERBOSE),,@)
 say   = $(if $(VERBOSE),,@printf '  %-4s %s\n' $(1) $(2))
 
@@ -124,9 +126,10 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 CUDA_TESTS = $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC)))
 GPU_BENCHES = $(patsubst %.c,$V/%,$(wildcard bench/gpu_*.c))
 gpu-programs: $(BIN) $(CUDA_TESTS) $(GPU_BENCHES)
-cuda-tests: $(if $(filter 1,$(CUDA)),gpu-programs emulation)
+cuda-tests: $(if $(filter 1,$(CUDA)),gpu-programs emulation emulation-tests $V/tests/cuda/cudnn_plans \
+	$V/emu/fakecuda/libcuda.so.1)
 ifneq ($(CUDA),1)
-	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 $@)
+	$(if $(NVCC),+@$(SUBMAKE) CUDA=1 CUDA_ARCH="$(TEST_ARCH)" $@)
 endif
 
 test: deps ## build and test (T=PART picks tests by their path; SAN=address,undefined or thread)

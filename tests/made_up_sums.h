@@ -61,6 +61,12 @@ struct worker {
 	float g[SIZE], result[SIZE];
 };
 
+/* GPU code on the CPU: a part of the settings, fewer steps. */
+static inline int is_slow(void)
+{
+	return check_device(NULL) != NULL;
+}
+
 static inline struct occ_policy policy_of(const struct setting *s)
 {
 	struct occ_policy p = {.scope = s->scope, .fused = s->fused, .undo = 1, .key = 77};

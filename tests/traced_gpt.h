@@ -224,9 +224,11 @@ static inline int body(struct occ_comm *world, void *arg)
 {
 	struct job *j = arg;
 	struct trace *t = &j->at[world->rank];
+	struct setting set = j->plan->set;
 	struct rank r;
 	struct shim h;
-	rank_open(&r, &j->plan->set, world, 1);
+	set.device = check_device(set.device);
+	rank_open(&r, &set, world, 1);
 	trace_open(t, j->plan, &r);
 	shim_open(&h, &r, j->plan, t);
 	for (int step = 0; step < j->plan->steps; step++)
@@ -263,7 +265,7 @@ static inline double loss_of(const struct job *j, int step)
 static const struct plan plain = {
 	.set = {.name = "dense",
 		.layout = {1, 1, 1},
-		.device = "ref",
+		.device = "ref", /* or the environment's */
 		.global = 4,
 		.micro = 1,
 		.tied = 1,

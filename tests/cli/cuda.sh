@@ -76,17 +76,18 @@ else
 	skip "mpirun: this build has no MPI or a sanitizer that it does not suit"
 fi
 
-# ---- Every other codec, wherever it may stand: as the ref device trains. ----
+# ---- Every other codec, wherever it may stand: as the ref device trains. After a few steps a last bit turns a code
+# or a choice, on the cpu device too, and from then on losses part by up to 1e-4; so four steps, and a narrow bound. ----
 
 losses() { sed -n '/"event": *"train"/s/.*"loss": *\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
 trace() { # DEVICE ARGS...
 	rm -rf "${tmp:?}/$1"
-	launch thread 4 --config compress-none.json --set parallel.pipeline=2 --set parallel.data=2 --set train.iters=8 \
+	launch thread 4 --config compress-none.json --set parallel.pipeline=2 --set parallel.data=2 --set train.iters=4 \
 		--set train.device="$1" --set log.dir="$tmp/$1" "${@:2}" >"$tmp/out" 2>&1 || show
 }
 same() {
 	paste <(losses "$tmp/ref") <(losses "$tmp/cuda") |
-		awk '($1 - $2) ^ 2 > (1e-4 * $1) ^ 2 { print "step", NR, $1, $2; bad = 1 } END { exit bad || NR < 8 }' >&2
+		awk '($1 - $2) ^ 2 > (1e-6 * $1) ^ 2 { print "step", NR, $1, $2; bad = 1 } END { exit bad || NR < 4 }' >&2
 }
 while read -r -a keys; do
 	sets=()

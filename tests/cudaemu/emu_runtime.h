@@ -39,6 +39,10 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* OCC_EMU_FAIL=CALL:N: whether this is the N-th call of that function. */
 bool fails(const char *call);
 
+/* OCC_EMU_SKIP=N or N+: whether this is the N-th cudaStreamWaitEvent, or one from there on: a bug
+ * of the program that lazy streams must show. */
+bool skips_wait();
+
 /* The entry of most functions of the runtime: OCC_EMU_FAIL's error, or that of a broken device. */
 cudaError_t enter(const char *call, cudaError_t typical);
 #define ENTER(typical)                                                                             \

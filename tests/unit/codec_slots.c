@@ -617,7 +617,7 @@ static int other_device(const char *device, int rounds)
 int main(int argc, char **argv)
 {
 	const char *other = check_device(NULL);
-	int rounds = argc > 1 ? atoi(argv[1]) : other ? 12 : 40;
+	int rounds = argc > 1 ? atoi(argv[1]) : other ? 8 : 40;
 	if (other)
 		return other_device(other, rounds);
 	for (int i = 0; i < NSLOTS; i++)

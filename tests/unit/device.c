@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "parallel/lane.h"
 #include "tests/check.h"
 
 /* ---- One run of a slot: inputs drawn from a seed, outputs collected as doubles. ---- */
@@ -378,33 +379,36 @@ static void run_sum_squares(struct run *r)
 
 /* Largest |x - ref| / (|ref| + rms of ref) over an output: of fp32 outputs, and of outputs in bf16
  * (whose last bit is up to 2^-7). 0: equal bits. `by_threads`: the library may sum in another
- * order. */
+ * order. `gpu`: of outputs in bf16 where a GPU computes, if that is more: flash kernels, cuDNN's
+ * and ours, hold probabilities, and on the way back their gradients, in bf16 before they are
+ * multiplied, each rounding up to 2^-9 of values that cancel; 1.5e-2 was measured. */
 static const struct slot {
 	const char *name;
 	void (*run)(struct run *r);
 	double f32, bf16;
 	int by_threads;
+	double gpu;
 } slots[] = {
-	{"cast", run_cast, 0, 0, 0},
-	{"add", run_add, 0, 0, 0},
-	{"gelu_forward", run_gelu_forward, 3e-7, 0x1p-7, 0},
-	{"gelu_backward", run_gelu_backward, 5e-7, 0x1p-7, 0},
-	{"gemm", run_gemm, 2e-6, 0x1p-7, 1},
-	{"bias_backward", run_bias_backward, 1e-6, 0, 0},
-	{"residual_norm_forward", run_residual_norm_forward, 4e-6, 0x1p-7, 0},
-	{"residual_norm_backward", run_residual_norm_backward, 4e-6, 0x1p-7, 0},
-	{"attention_forward", run_attention_forward, 3e-6, 0x1p-7, 0},
-	{"attention_backward", run_attention_backward, 5e-6, 0x1p-7, 0},
-	{"embed_forward", run_embed_forward, 0, 0, 0},
-	{"embed_backward", run_embed_backward, 0, 0, 0},
-	{"position_forward", run_position_forward, 2e-7, 0x1p-7, 0},
-	{"position_backward", run_position_backward, 2e-7, 0x1p-7, 0},
-	{"xent_max", run_xent_max, 0, 0, 0},
-	{"xent_sum", run_xent_sum, 5e-7, 0, 0},
-	{"xent_finish", run_xent_finish, 5e-7, 0x1p-7, 0},
-	{"adamw", run_adamw, 1e-6, 0x1p-7, 0},
-	{"fold", run_fold, 0, 0, 0},
-	{"sum_squares", run_sum_squares, 1e-6, 0, 0},
+	{"cast", run_cast, 0, 0, 0, 0},
+	{"add", run_add, 0, 0, 0, 0},
+	{"gelu_forward", run_gelu_forward, 3e-7, 0x1p-7, 0, 0},
+	{"gelu_backward", run_gelu_backward, 5e-7, 0x1p-7, 0, 0},
+	{"gemm", run_gemm, 2e-6, 0x1p-7, 1, 0},
+	{"bias_backward", run_bias_backward, 1e-6, 0, 0, 0},
+	{"residual_norm_forward", run_residual_norm_forward, 4e-6, 0x1p-7, 0, 0},
+	{"residual_norm_backward", run_residual_norm_backward, 4e-6, 0x1p-7, 0, 0},
+	{"attention_forward", run_attention_forward, 3e-6, 0x1p-7, 0, 0x1p-6},
+	{"attention_backward", run_attention_backward, 5e-6, 0x1p-7, 0, 0x1p-6},
+	{"embed_forward", run_embed_forward, 0, 0, 0, 0},
+	{"embed_backward", run_embed_backward, 0, 0, 0, 0},
+	{"position_forward", run_position_forward, 2e-7, 0x1p-7, 0, 0},
+	{"position_backward", run_position_backward, 2e-7, 0x1p-7, 0, 0},
+	{"xent_max", run_xent_max, 0, 0, 0, 0},
+	{"xent_sum", run_xent_sum, 5e-7, 0, 0, 0},
+	{"xent_finish", run_xent_finish, 5e-7, 0x1p-7, 0, 0},
+	{"adamw", run_adamw, 1e-6, 0x1p-7, 0, 0},
+	{"fold", run_fold, 0, 0, 0, 0},
+	{"sum_squares", run_sum_squares, 1e-6, 0, 0, 0},
 };
 
 enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
@@ -492,7 +496,8 @@ static void compare(const struct slot *s, const struct result *a, const struct r
 {
 	CHECK(a->n == ref->n, "%s: outputs", s->name);
 	for (int k = 0; k < ref->n; k++) {
-		double bound = ref->type[k] == OCC_BF16 ? s->bf16 : s->f32;
+		double bf16 = s->gpu > 0 && !strcmp(device, "cuda") ? s->gpu : s->bf16;
+		double bound = ref->type[k] == OCC_BF16 ? bf16 : s->f32;
 		/* fp32 sums of what was rounded to bf16 on the way feel a few flipped last bits */
 		if (type == OCC_BF16 && ref->type[k] == OCC_F32 && s->bf16 > 0)
 			bound += 0x1p-11;
@@ -558,11 +563,10 @@ static void openings(void)
 		{"auto", 0, ""},
 		{"gpu", OCC_E_CONFIG, "strict"},
 		{"", OCC_E_CONFIG, "strict"},
-#ifndef OCC_CUDA
-		{"cuda", OCC_E_CONFIG, "make CUDA=1"},
-#endif
+		{"cuda", OCC_E_CONFIG, "make CUDA=1"}, /* where the build has none */
 	};
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	size_t n = sizeof(rows) / sizeof(rows[0]) - (occ_lane_built() ? 1 : 0);
+	for (size_t i = 0; i < n; i++) {
 		struct occ_err e = {0};
 		struct occ_device *d = occ_device_open(rows[i].name, OCC_F32, 2, &e);
 		CHECK(e.code == rows[i].code && !d == !!e.code, "%s: %d", rows[i].name, e.code);
@@ -632,8 +636,8 @@ static void ranks(void)
 /* ROUNDS, and what names of slots to run contain */
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 16;
 	const char *device = check_device(NULL), *only = argc > 2 ? argv[2] : "";
+	int rounds = argc > 1 ? atoi(argv[1]) : device ? 4 : 16; /* one of large shapes in four */
 	for (int i = 0; i < NSLOTS; i++)
 		for (int round = 0; round < rounds && strstr(slots[i].name, only); round++) {
 			if (device) {
