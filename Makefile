@@ -10,8 +10,6 @@ PREFIX ?= /usr/local
 CUDA ?=
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCH ?= 80 90 100
-# What tests compile kernels for: one is enough to run them and to see registers spill.
-TEST_ARCH ?= $(if $(filter command line environment,$(origin CUDA_ARCH)),$(CUDA_ARCH),90)
 Q    := $(if $(VERBOSE),,@)
 say   = $(if $(VERBOSE),,@printf '  %-4s %s\n' $(1) $(2))
 
@@ -71,6 +69,8 @@ LINK = $(LDFLAGS) $(KEEP) $(if $(SAN),-rdynamic) $(LIBS)
 # What the compiler needs; one line names what is missing, before anything is compiled.
 NEEDS := core $(BLAS) $(if $(filter 1,$(MPI)),mpi)
 # Where there is a CUDA toolkit and no sanitizer is wanted, tests run GPU code too, on the CPU.
+# They take kernels as they are; else one architecture is enough to run them and to see registers spill.
+TEST_ARCH = $(or $(if $(filter file,$(origin CUDA_ARCH)),,$(CUDA_ARCH)),$(shell cat $B/cuda/.arch 2>/dev/null),90)
 NVCC := $(if $(SAN)$(filter-out 1,$(MPI)),,$(wildcard $(CUDA_HOME)/bin/nvcc))
 RUN_TESTS = scripts/run-tests $(if $(NVCC),--cuda $B/cuda) --build $V --bin $(BIN) $(if $(SAN),--san $(SAN))
 
@@ -95,7 +95,10 @@ $V/%.c.o: %.c | $V/.needs
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) -DOCC_CUDA -isystem $(CUDA_HOME)/include $(CFLAGS_ALL) -c -o $@ $<
 
-$V/%.cu.o: %.cu | $V/.needs
+$V/.arch: FORCE
+	$(Q)mkdir -p $(@D) && { echo "$(CUDA_ARCH)" | cmp -s - $@ || echo "$(CUDA_ARCH)" >$@; }
+
+$V/%.cu.o: %.cu $V/.arch | $V/.needs
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D) && $(CUDA_HOME)/bin/nvcc $(NVCCFLAGS) -MD -MF $V/$*.cu.d -c -o $@ $<
 
@@ -164,7 +167,7 @@ clean: ## remove what was built
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-.PHONY: all tests gpu-programs cuda-tests benches deps demo test test-all bench ladder lint format docs install clean help
+.PHONY: FORCE all tests gpu-programs cuda-tests benches deps demo test test-all bench ladder lint format docs install clean help
 .SECONDARY:
 ifeq ($(CUDA),1)
 include tests/cudaemu/rules.mk
