@@ -126,7 +126,7 @@ demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8
 	@scripts/demo $(if $(TEXT),"$(TEXT)")
 
 # What scripts/gpu-check runs, and what `make test` needs of the build with CUDA.
-CUDA_TESTS = $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: 1' $(TEST_SRC)))
+CUDA_TESTS = $(patsubst %.c,$V/%,$(shell grep -l 'CUDA: [12]' $(TEST_SRC)))
 GPU_BENCHES = $(patsubst %.c,$V/%,$(wildcard bench/gpu_*.c))
 gpu-programs: $(BIN) $(CUDA_TESTS) $(GPU_BENCHES)
 cuda-tests: $(if $(filter 1,$(CUDA)),gpu-programs emulation emulation-tests $V/tests/cuda/cudnn_plans \

@@ -281,8 +281,11 @@ static void cuda_put(struct occ_device *d, void *d_dst, const void *src, size_t 
 	move(d, d_dst, src, bytes, cudaMemcpyHostToDevice);
 }
 
+/* A copy to memory that is not pinned waits inside CUDA, where nobody looks after the lanes. */
 static void cuda_get(struct occ_device *d, void *dst, const void *d_src, size_t bytes)
 {
+	if (d->watch)
+		watched_sync(d);
 	move(d, dst, d_src, bytes, cudaMemcpyDeviceToHost);
 	cuda_sync(d);
 }

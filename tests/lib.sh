@@ -4,6 +4,7 @@
 #   . tests/lib.sh            at the top of a script that is run from the root of the project
 #   check "words" COMMAND...  counts a pass if COMMAND succeeds, else shows the words
 #   skip "words"              counts a skip
+#   long                      succeeds in the long tier (make test-all)
 #   finish                    last line of the script: "N passed, N failed"
 #
 # $OCC_TRAIN is the program, $BUILD the folder of built tests, $tmp a folder that goes away at the end,
@@ -28,6 +29,8 @@ check() {
 		echo "${0##*/}: $words" >&2
 	fi
 }
+
+long() { [ -n "${OCC_LONG:-}" ]; }
 
 skip() {
 	skipped=$((skipped + 1))

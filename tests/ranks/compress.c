@@ -2,7 +2,7 @@
  * loses and gives back, replicas that stay equal, steps that do not count.
  *
  * TIME: 240
- * CUDA: 1 */
+ * CUDA: 2 */
 #include <stdlib.h>
 
 #include "tests/check.h"

@@ -2,7 +2,7 @@
  * stay equal; the fused sum of the tied embedding.
  *
  * RUN: mpi=4
- * CUDA: 1 */
+ * CUDA: 2 */
 #include "tests/made_up_sums.h"
 
 /* ---- Who travels how. ---- */

@@ -1,6 +1,6 @@
 /* The state of compression over layouts: what is saved under one and loaded under another. The same
  * layout goes on bit for bit; in another one each weight's sum of residuals over contributors is
- * what it was. CUDA: 1 */
+ * what it was. CUDA: 2 */
 #include "tests/streams_kit.h"
 
 /* ---- What is expected. ---- */

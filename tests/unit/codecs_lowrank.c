@@ -1,5 +1,5 @@
 /* Low rank (powersgd) on all devices: how near it comes to the best of its rank, its wire, and
- * what it does with matrices that have no full rank or no usual scale. CUDA: 1 */
+ * what it does with matrices that have no full rank or no usual scale. CUDA: 2 */
 #include "tests/codec_kit.h"
 
 enum { SENDS = 20 };
