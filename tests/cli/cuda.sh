@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
 # Training with GPU code, which runs on the CPU: losses, gradient norms and weights against the independent
 # implementations of tests/golden, and where those have no run against the ref device; by NCCL and through host
-# memory the same bits, however late streams run; checkpoints go on. TIME: 240
+# memory the same bits, however late streams run; checkpoints go on. TIME: 900
 . tests/lib.sh
 on_cuda
 . tests/golden/lib.sh
 gpu=(--set train.device=cuda)
 
-steps=8
-for at in "1 1 1" "4 1 1" "1 4 1" "1 1 4"; do
+few=8 layouts=("1 1 1" "4 1 1" "1 4 1" "1 1 4")
+if long; then
+	few=20
+	layouts+=("2 1 1" "1 2 1" "1 1 2" "2 2 1" "2 1 2" "1 2 2" "2 2 2" "2 4 1" "1 4 2")
+fi
+steps=$few
+for at in "${layouts[@]}"; do
 	# shellcheck disable=SC2086
 	golden cosine thread $at 2 none "${gpu[@]}"
 done
 golden cosine thread 2 2 2 1 full "${gpu[@]}"
-# The power iterations' kernels are slow here: two steps, of which the second has what the first left behind.
+# The power iterations' kernels are slow here: two steps, of which the second has what the first left behind; 20 in
+# the long tier.
 steps=2 loss_bound=5e-4 norm_bound=3e-2
+long && steps=20
 golden compress-dp-16 thread 1 1 4 1 none "${gpu[@]}"
 golden compress-cb-all-16 thread 1 4 2 1 none "${gpu[@]}"
 # Two to three digits of bf16, as on the other devices.
-steps=8 loss_bound=3e-3 norm_bound=4e-2
+steps=$few loss_bound=3e-3 norm_bound=4e-2
 golden cosine thread 2 2 2 2 none "${gpu[@]}" --set train.precision=bf16
 steps=20 loss_bound=2e-6 norm_bound=2e-5
 golden untied thread 2 1 2 2 none "${gpu[@]}" --set checkpoint.dir="$tmp/untied"
@@ -48,13 +55,14 @@ train() {
 	staged) settings=(OCC_EMU_GPUS=1) says="through host memory: .*have one GPU" ;;
 	esac
 	rm -rf "${tmp:?}/$way"
-	env "${settings[@]}" OCC_LOG=info:0 timeout 60 mpirun -q -n 8 "$OCC_TRAIN" --config "$name.json" "${gpu[@]}" \
+	env "${settings[@]}" OCC_LOG=info:0 timeout 200 mpirun -q -n 8 "$OCC_TRAIN" --config "$name.json" "${gpu[@]}" \
 		"${sets[@]}" --set log.dir="$tmp/$way" >"$tmp/out" 2>&1 </dev/null || show || return
 	grep -q "$says" "$tmp/out" || show
 }
 # "CONFIGURATION STEPS KEY=VALUE..."
 ways() {
 	local name=$1 n=$2 way
+	long && n=20
 	for way in nccl late staged; do
 		check "$way: $*" train $way "$name" train.iters="$n" "${@:3}" || return
 		[ $way = nccl ] || check "nccl and $way differ: $*" alike "$n" "$tmp/nccl" "$tmp/$way"
@@ -73,6 +81,7 @@ if [ "$OCC_MPI" = 1 ]; then
 		always compress-optimus-16 2
 	END
 	steps=2 loss_bound=5e-4 norm_bound=3e-2
+	long && steps=20
 	check "nccl: compress-optimus-16 is not golden" compare compress-optimus-16 "$tmp/nccl/metrics.jsonl"
 else
 	skip "mpirun: this build has no MPI or a sanitizer that it does not suit"
