@@ -48,6 +48,9 @@ OBJ := $(filter-out $B/base/device.o $B/parallel/lane_none.o,$(OBJ)) $(patsubst 
 	base/device.c base/device_cuda.c parallel/lane_nccl.c \
 	$(wildcard base/cuda_*.c base/cuda_*.cu))
 LIBS := -L$(CUDA_HOME)/lib64 -lcudnn -lcublas -lcublasLt -lcudart -lnccl -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
+ifneq ($(or $(filter-out 70 75 80 86 87 89 90 90a 100 100a 103 110 120 121,$(CUDA_ARCH)),$(if $(strip $(CUDA_ARCH)),,none)),)
+$(error CUDA_ARCH="$(CUDA_ARCH)": numbers of compute capabilities with spaces between them, as in CUDA_ARCH="80 90 100")
+endif
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
 $(error CUDA=1: no bin/nvcc under $(CUDA_HOME); say where the CUDA toolkit is, with cuBLAS: make CUDA=1 CUDA_HOME=DIR)
 endif
@@ -77,7 +80,7 @@ RUN_TESTS = scripts/run-tests $(if $(NVCC),--cuda $B/cuda) --build $V --bin $(BI
 SUBMAKE = $(MAKE) -s --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 all: $(BIN) ## the program: ./occ-train (CUDA=1: with GPUs; CUDA_HOME, CUDA_ARCH="80 90 100")
-	$(if $(TOP),$(Q)cmp -s $< $(TOP) || cp -f $< $(TOP))
+	$(if $(TOP),$(Q)cmp -s $< $(TOP) || { printf "  %-4s %s\\n" CP "$< to ./$(TOP)"; cp -f $< $(TOP); })
 
 $V/.needs: scripts/install-deps
 	$(Q)scripts/install-deps --check $(NEEDS) && mkdir -p $(@D) && touch $@

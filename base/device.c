@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #ifdef OCC_CUDA
@@ -185,6 +186,8 @@ struct occ_device *occ_device_open(const char *name, enum occ_type type, int thr
 			gpu ? open_backend(gpu, name, type, threads, &unusable) : NULL;
 		if (d)
 			return d;
+		if (gpu) /* built for GPUs: whoever started it may have meant one */
+			occ_log(OCC_LOG_INFO, "%s; \"auto\" takes the cpu", unusable.text);
 		return open_backend(find("cpu", e), name, type, threads, e);
 	}
 	const struct backend *b = find(name, e);
