@@ -122,7 +122,7 @@ benches: $(BENCHES) ## build the benchmarks
 
 # deps may install what `make` itself looks for when it starts (mpicc), so the rest is a second make.
 deps: ## install what is missing (Debian packages; root or sudo only then)
-	@scripts/install-deps $(NEEDS) demo test
+	@scripts/install-deps $(NEEDS) demo test $(if $(NVCC),emulation)
 
 demo: deps ## train a small GPT on the King James Bible, or on TEXT=FILE, over 8 ranks
 	+@$(SUBMAKE) all
