@@ -1,6 +1,7 @@
 /* The emulated cuBLAS and cublasLt against plain loops: random shapes, both types, every epilogue;
  * and what they refuse. Compiled as .cu files are. */
 #include "tests/check.h"
+#include "tests/cuda/quiet.h"
 
 #include <cmath>
 #include <fcntl.h>
@@ -172,22 +173,6 @@ void check_sgemm(cublasHandle_t h)
 			CHECK_NEAR(c.at(i, j), dot(a, false, b, false, 4, i, j) + before.at(i, j),
 				   1e-5, "%d, %d", i, j);
 }
-
-/* The refusals write a line each; this test is silent. */
-struct Quiet {
-	int kept = dup(2);
-	Quiet()
-	{
-		int nowhere = open("/dev/null", O_WRONLY);
-		dup2(nowhere, 2);
-		close(nowhere);
-	}
-	~Quiet()
-	{
-		dup2(kept, 2);
-		close(kept);
-	}
-};
 
 cublasStatus_t ask(cublasHandle_t h, const Array &a, const Array &b, const Array &c, int lda, int m)
 {

@@ -2,6 +2,7 @@
  * communicators that do not block, splits, refusals, failures and aborts.
  * RUN: mpi=2,4 */
 #include "tests/check.h"
+#include "tests/cuda/quiet.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -56,22 +57,6 @@ template <class T> struct Buffer {
 	float at(int i) const
 	{
 		return (float)h[(size_t)i];
-	}
-};
-
-/* Refusals and failures write a line each; this test is silent. */
-struct Quiet {
-	int kept = dup(2);
-	Quiet()
-	{
-		int nowhere = open("/dev/null", O_WRONLY);
-		dup2(nowhere, 2);
-		close(nowhere);
-	}
-	~Quiet()
-	{
-		dup2(kept, 2);
-		close(kept);
 	}
 };
 
