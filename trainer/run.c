@@ -239,6 +239,8 @@ static void choose_lanes(struct occ_run *r, struct occ_err *e)
 	const char *wish = r->conf.parallel.transport;
 	int must = !strcmp(wish, "nccl"), may = must || !strcmp(wish, "auto");
 	struct occ_err why = {0};
+	if (must && r->world->size == 1 && !r->dev->unit[0])
+		occ_fail(e, OCC_E_LAUNCH, "parallel.transport nccl: there is no GPU");
 	if (r->world->size == 1 || !may || !occ_lane_built())
 		return;
 	r->world->lanes = occ_lane_serves(r->world, r->dev, &why);

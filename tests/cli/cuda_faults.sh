@@ -40,10 +40,11 @@ while IFS='|' read -r code text settings args; do
 	# shellcheck disable=SC2086
 	ends "$code" "$text" env $settings "${one[@]}" $args
 done <<'ROWS'
-8|no GPU can be used: no CUDA-capable device|OCC_EMU_GPUS=0|
+8|no GPU can be used: CUDA: no CUDA-capable device|OCC_EMU_GPUS=0|
 0|cpu fp32|OCC_EMU_GPUS=0|--set train.device=auto
 0|cuda fp32|OCC_EMU_GPUS=1|--set train.device=auto
-8|no GPU can be used: out of memory|OCC_EMU_MEM=40000000|
+8|no GPU can be used: its memory: out of memory|OCC_EMU_MEM=40000000|
+8|no GPU can be used: pinned host memory: |OCC_EMU_FAIL=cudaMallocHost:1|
 8|GPU memory: .* wanted|OCC_EMU_MEM=102000000|--set model.hidden=256
 8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:1|
 8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:7|
@@ -53,6 +54,7 @@ done <<'ROWS'
 8|cuBLAS does not start|OCC_EMU_FAIL=cublasCreate:2|
 8|cudaMemcpyAsync|OCC_EMU_FAIL=cudaMemcpyAsync:9|
 8|cudaEventCreateWithFlags|OCC_EMU_FAIL=cudaEventCreateWithFlags:3|
+5|nccl: there is no GPU|OCC_EMU_GPUS=0|--set parallel.transport=nccl --set train.device=auto
 2|joins processes|OCC_EMU_GPUS=8|--set parallel.transport=nccl --ranks 2
 ROWS
 ends 2 "no bin/nvcc under /nowhere" make -s --no-print-directory CUDA=1 CUDA_HOME=/nowhere
@@ -73,7 +75,7 @@ done <<'ROWS'
 8|rank 1 .*GPU memory: .* wanted|1|OCC_EMU_FAIL=cudaMallocAsync:9|--set parallel.data=2
 8|rank 1 .*launch failure|1|OCC_EMU_FAIL=cudaLaunchKernel:30|--set parallel.pipeline=2
 8|rank 0 .*cublasGemmEx: the function failed|0|OCC_EMU_FAIL=cublasGemmEx:3|--set parallel.tensor=2
-8|no GPU can be used: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2
+8|no GPU can be used: CUDA: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2
 8|some ranks can use a GPU and some cannot|1|OCC_EMU_GPUS=0|--set parallel.data=2 --set train.device=auto
 7|NCCL, gradients between stages: remote process|0|OCC_EMU_NCCL_ASYNC=5|--set parallel.pipeline=2
 7|NCCL, replicas: remote process|1|OCC_EMU_NCCL_ASYNC=5|--set parallel.data=2
