@@ -50,12 +50,12 @@ void occ_cpu_position_forward(struct occ_device *d, int64_t R, int64_t C, int64_
 			      const void *d_wpe, const struct occ_drop *drop, void *d_x);
 void occ_cpu_position_backward(struct occ_device *d, int64_t R, int64_t C, int64_t T,
 			       const struct occ_drop *drop, void *d_dx, float *d_dwpe);
-void occ_cpu_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		      float *d_max);
-void occ_cpu_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		      const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
-void occ_cpu_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			 const int32_t *d_targets, const float *d_max, const float *d_sum,
+void occ_cpu_xent_stats(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			const int32_t *d_targets, float *d_max, float *d_sum, float *d_hit);
+void occ_cpu_xent_rescale(struct occ_device *d, int64_t rows, const float *d_max,
+			  const float *d_top, float *d_sum);
+void occ_cpu_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			 const int32_t *d_targets, const float *d_top, const float *d_sum,
 			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
 		   float *d_m, float *d_v, float *d_master, void *d_w);

@@ -76,6 +76,10 @@ void occ_cuda_gelu_backward(struct occ_device *d, int64_t n, const void *d_x, co
 			    void *d_dx);
 void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d_a, const void *d_b,
 		   const void *d_bias, void *d_c);
+void occ_cuda_gemm_gelu(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+			const void *d_b, const void *d_bias, void *d_h, void *d_y);
+void occ_cuda_gemm_gelu_backward(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+				 const void *d_b, const void *d_h, void *d_dx);
 void occ_cuda_bias_backward(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
 			    float *d_db);
 void occ_cuda_residual_norm_forward(struct occ_device *d, int64_t R, int64_t C, const void *d_x,
@@ -100,12 +104,12 @@ void occ_cuda_position_forward(struct occ_device *d, int64_t R, int64_t C, int64
 			       const void *d_wpe, const struct occ_drop *drop, void *d_x);
 void occ_cuda_position_backward(struct occ_device *d, int64_t R, int64_t C, int64_t T,
 				const struct occ_drop *drop, void *d_dx, float *d_dwpe);
-void occ_cuda_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		       float *d_max);
-void occ_cuda_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		       const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
-void occ_cuda_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			  const int32_t *d_targets, const float *d_max, const float *d_sum,
+void occ_cuda_xent_stats(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			 const int32_t *d_targets, float *d_max, float *d_sum, float *d_hit);
+void occ_cuda_xent_rescale(struct occ_device *d, int64_t rows, const float *d_max,
+			   const float *d_top, float *d_sum);
+void occ_cuda_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			  const int32_t *d_targets, const float *d_top, const float *d_sum,
 			  const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 void occ_cuda_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
 		    float *d_m, float *d_v, float *d_master, void *d_w);

@@ -3,7 +3,7 @@
  * it is written into c first and the product added to it, with one rounding at the end. */
 #include <limits.h>
 
-#include "base/cuda_gemm_bias.h"
+#include "base/cuda_lt.h"
 
 static cudaDataType type_of(enum occ_type t)
 {
@@ -21,7 +21,7 @@ void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d
 			  g->ldb <= INT_MAX && g->ldc <= INT_MAX,
 		  "product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
 		  (long long)g->k);
-	if (g->bias && occ_cuda_gemm_bias(d, g, d_a, d_b, d_bias, d_c))
+	if (g->bias && occ_cuda_lt(d, OCC_LT_BIAS, g, d_a, d_b, d_bias, NULL, d_c))
 		return;
 	if (g->bias)
 		occ_cuda_rows(d, g->m, g->n, t, d_bias, g->c_type, d_c, g->ldc);
@@ -31,4 +31,18 @@ void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d
 				   (int)g->lda, &beta, d_c, type_of(g->c_type), (int)g->ldc,
 				   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
 		      "cublasGemmEx");
+}
+
+void occ_cuda_gemm_gelu(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+			const void *d_b, const void *d_bias, void *d_h, void *d_y)
+{
+	if (!occ_cuda_lt(d, OCC_LT_GELU, g, d_a, d_b, d_bias, d_h, d_y))
+		occ_gemm_gelu(d, g, d_a, d_b, d_bias, d_h, d_y);
+}
+
+void occ_cuda_gemm_gelu_backward(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+				 const void *d_b, const void *d_h, void *d_dx)
+{
+	if (!occ_cuda_lt(d, OCC_LT_GELU_BACK, g, d_a, d_b, NULL, d_h, d_dx))
+		occ_gemm_gelu_backward(d, g, d_a, d_b, d_h, d_dx);
 }

@@ -1,19 +1,19 @@
-/* Products whose bias is added on the way out, by cublasLt. What it needs to know of a shape is
- * found once and kept. */
-#include "base/cuda_gemm_bias.h"
+/* What cublasLt needs to know of a shape is found once and kept. */
+#include "base/cuda_lt.h"
 
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { KEPT = 64, FINEST = 256 };
 
 /* What a plan depends on; compared as bytes, so made of equal fields. */
 struct key {
-	int64_t ta, tb, m, n, k, lda, ldb, ldc, type, c_type;
-	int64_t align_a, align_b, align_c, align_bias;
+	int64_t way, ta, tb, m, n, k, lda, ldb, ldc, type, c_type, bias;
+	int64_t align_a, align_b, align_c, align_bias, align_h;
 };
 
 struct plan {
@@ -26,6 +26,7 @@ struct plan {
 
 struct occ_cuda_lt {
 	cublasLtHandle_t handle;
+	int gelu;    /* 1: GELU on the way too */
 	int n, next; /* plans, and which goes when there is no room */
 	struct plan plan[KEPT];
 };
@@ -51,21 +52,42 @@ static void forget(struct plan *p)
 	memset(p, 0, sizeof(*p));
 }
 
+static cublasLtEpilogue_t epilogue(const struct key *k)
+{
+	if (k->way == OCC_LT_GELU_BACK)
+		return CUBLASLT_EPILOGUE_DGELU;
+	if (k->way == OCC_LT_GELU)
+		return k->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+	return CUBLASLT_EPILOGUE_BIAS;
+}
+
+static int tell(struct plan *p, cublasLtMatmulDescAttributes_t what, const void *value,
+		size_t bytes)
+{
+	return cublasLtMatmulDescSetAttribute(p->what, what, value, bytes) != 0;
+}
+
+/* The other array: h, which lies as c does. cublasLt wants rows of multiples of 8. */
+static int describe_h(struct plan *p)
+{
+	if (p->key.way == OCC_LT_BIAS)
+		return 0;
+	return p->key.ldc % 8 ||
+	       tell(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->key.ldc, sizeof(p->key.ldc));
+}
+
 /* Column-major, as cuBLAS sees it: c' (n,m) = b' a', and the bias runs along its columns. */
 static int describe(struct plan *p)
 {
 	const struct key *k = &p->key;
 	cublasOperation_t tb = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
 	cublasOperation_t ta = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
-	cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+	cublasLtEpilogue_t then = epilogue(k);
 	uint64_t n = (uint64_t)k->n, m = (uint64_t)k->m, depth = (uint64_t)k->k;
 	return cublasLtMatmulDescCreate(&p->what, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
-	       cublasLtMatmulDescSetAttribute(p->what, CUBLASLT_MATMUL_DESC_TRANSA, &tb,
-					      sizeof(tb)) ||
-	       cublasLtMatmulDescSetAttribute(p->what, CUBLASLT_MATMUL_DESC_TRANSB, &ta,
-					      sizeof(ta)) ||
-	       cublasLtMatmulDescSetAttribute(p->what, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
-					      sizeof(bias)) ||
+	       tell(p, CUBLASLT_MATMUL_DESC_TRANSA, &tb, sizeof(tb)) ||
+	       tell(p, CUBLASLT_MATMUL_DESC_TRANSB, &ta, sizeof(ta)) ||
+	       tell(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &then, sizeof(then)) || describe_h(p) ||
 	       cublasLtMatrixLayoutCreate(&p->b, type_of(k->type), k->tb ? depth : n,
 					  k->tb ? n : depth, k->ldb) ||
 	       cublasLtMatrixLayoutCreate(&p->a, type_of(k->type), k->ta ? m : depth,
@@ -116,49 +138,77 @@ static struct plan *plan_of(struct occ_cuda_lt *lt, const struct key *key, uint6
 	lt->next = (lt->next + 1) % KEPT;
 	p->key = *key;
 	p->usable = !describe(p) && !choose(lt, p, room);
+	if (!p->usable)
+		occ_log(OCC_LOG_INFO, "cublasLt: no product of %lld x %lld x %lld with its %s",
+			(long long)key->m, (long long)key->n, (long long)key->k,
+			key->way == OCC_LT_BIAS ? "bias" : "GELU");
 	return p;
+}
+
+static int asks_for(const char *variable, const char *way)
+{
+	const char *x = getenv(variable);
+	return x && !strcmp(x, way);
 }
 
 static struct occ_cuda_lt *open_lt(struct occ_cuda *c)
 {
 	if (c->lt_asked)
 		return c->lt;
-	const char *way = getenv("OCC_BIAS");
 	struct occ_cuda_lt *lt = occ_alloc(1, sizeof(*lt));
 	c->lt_asked = 1;
-	if ((way && !strcmp(way, "plain")) || cublasLtCreate(&lt->handle))
+	lt->gelu = asks_for("OCC_GELU", "fused");
+	if (asks_for("OCC_BIAS", "plain") || cublasLtCreate(&lt->handle))
 		occ_free(lt);
 	else
 		c->lt = lt;
 	return c->lt;
 }
 
-int occ_cuda_gemm_bias(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
-		       const void *d_b, const void *d_bias, void *d_c)
+static struct key key_of(const struct occ_gemm *g, enum occ_cuda_way way, enum occ_type type)
+{
+	return (struct key){
+		.way = way,
+		.ta = g->ta,
+		.tb = g->tb,
+		.m = g->m,
+		.n = g->n,
+		.k = g->k,
+		.lda = g->lda,
+		.ldb = g->ldb,
+		.ldc = g->ldc,
+		.type = type,
+		.c_type = g->c_type,
+		.bias = g->bias,
+	};
+}
+
+/* Where the arrays of this call lie. */
+static int aim(struct plan *p, const void *d_bias, const void *d_h)
+{
+	return (p->key.bias &&
+		tell(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d_bias, sizeof(d_bias))) ||
+	       (p->key.way != OCC_LT_BIAS &&
+		tell(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d_h, sizeof(d_h)));
+}
+
+int occ_cuda_lt(struct occ_device *d, enum occ_cuda_way way, const struct occ_gemm *g,
+		const void *d_a, const void *d_b, const void *d_bias, const void *d_h, void *d_c)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
 	enum occ_type t = g->f32 ? OCC_F32 : d->type;
 	struct occ_cuda_lt *lt = t == g->c_type ? open_lt(c) : NULL;
 	float one = 1, zero = 0;
-	if (!lt)
+	if (!lt || (way != OCC_LT_BIAS && !lt->gelu))
 		return 0;
-	struct key key = {g->ta,
-			  g->tb,
-			  g->m,
-			  g->n,
-			  g->k,
-			  g->lda,
-			  g->ldb,
-			  g->ldc,
-			  t,
-			  g->c_type,
-			  alignment(d_a),
-			  alignment(d_b),
-			  alignment(d_c),
-			  alignment(d_bias)};
+	struct key key = key_of(g, way, t);
+	key.align_a = alignment(d_a);
+	key.align_b = alignment(d_b);
+	key.align_c = alignment(d_c);
+	key.align_bias = alignment(d_bias);
+	key.align_h = alignment(d_h);
 	struct plan *p = plan_of(lt, &key, OCC_CUDA_WORKSPACE);
-	if (!p->usable || cublasLtMatmulDescSetAttribute(p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-							 &d_bias, sizeof(d_bias)))
+	if (!p->usable || aim(p, d_bias, d_h))
 		return 0;
 	occ_cuda_blas(cublasLtMatmul(lt->handle, p->what, &one, d_b, p->b, d_a, p->a, &zero, d_c,
 				     p->c, d_c, p->c, &p->algo, c->now->workspace,

@@ -59,6 +59,8 @@ static const struct slot {
 	SLOT(gelu_forward),
 	SLOT(gelu_backward),
 	SLOT(gemm),
+	SLOT(gemm_gelu),
+	SLOT(gemm_gelu_backward),
 	SLOT(bias_backward),
 	SLOT(residual_norm_forward),
 	SLOT(residual_norm_backward),
@@ -68,8 +70,8 @@ static const struct slot {
 	SLOT(embed_backward),
 	SLOT(position_forward),
 	SLOT(position_backward),
-	SLOT(xent_max),
-	SLOT(xent_sum),
+	SLOT(xent_stats),
+	SLOT(xent_rescale),
 	SLOT(xent_finish),
 	SLOT(adamw),
 	SLOT(sum_squares),
@@ -104,6 +106,20 @@ const char *occ_device_missing(const struct occ_device_ops *ops)
 		if (!memcmp((const char *)ops + slots[i].at, &none, sizeof(none)))
 			return slots[i].name;
 	return NULL;
+}
+
+void occ_gemm_gelu(struct occ_device *d, const struct occ_gemm *g, const void *d_a, const void *d_b,
+		   const void *d_bias, void *d_h, void *d_y)
+{
+	d->ops->gemm(d, g, d_a, d_b, d_bias, d_h);
+	d->ops->gelu_forward(d, g->m * g->n, d_h, d_y);
+}
+
+void occ_gemm_gelu_backward(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+			    const void *d_b, const void *d_h, void *d_dx)
+{
+	d->ops->gemm(d, g, d_a, d_b, NULL, d_dx);
+	d->ops->gelu_backward(d, g->m * g->n, d_h, d_dx, d_dx);
 }
 
 void *occ_host_alloc(struct occ_device *d, size_t bytes)

@@ -54,7 +54,7 @@ struct occ_attention {
 
 /* Vocabulary-parallel cross-entropy over the columns v0 .. v0+V-1 of the vocabulary. */
 struct occ_xent {
-	int64_t rows, V, ld; /* logits (rows, V) of type fp32, ld elements between rows */
+	int64_t rows, V, ld; /* logits (rows, V) of type T, ld elements between rows */
 	int64_t v0;          /* first vocabulary id of this shard */
 	int64_t valid;       /* ids >= valid are padding: never in the loss, gradient 0 */
 };
@@ -111,6 +111,12 @@ struct occ_device_ops {
 	/* Matrix product; the bias pointer is NULL unless g->bias. */
 	void (*gemm)(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
 		     const void *d_b, const void *d_bias, void *d_c);
+	/* Products of type T that meet GELU, dense, beta 0: h (m,n) = product [+ bias] and y (m,n)
+	 * = gelu(h); dx (m,n) = product * gelu'(h). */
+	void (*gemm_gelu)(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+			  const void *d_b, const void *d_bias, void *d_h, void *d_y);
+	void (*gemm_gelu_backward)(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+				   const void *d_b, const void *d_h, void *d_dx);
 	/* db (C) += column sums of dy (R,C) */
 	void (*bias_backward)(struct occ_device *d, int64_t R, int64_t C, const void *d_dy,
 			      float *d_db);
@@ -153,20 +159,21 @@ struct occ_device_ops {
 	void (*position_backward)(struct occ_device *d, int64_t R, int64_t C, int64_t T,
 				  const struct occ_drop *drop, void *d_dx, float *d_dwpe);
 
-	/* Cross-entropy in three passes, so that a tensor group can reduce between them. Rows with
-	 * target < 0 count nothing. max (rows) over valid ids, -inf if the shard has none. */
-	void (*xent_max)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			 float *d_max);
-	/* sum[r] = sum of exp(logit - max[r]) over valid ids; hit[r] = logit[target]-max[r], 0 if
-	 * the target is of another shard. sum and hit may be adjacent: one reduction of 2*rows
-	 * floats. */
-	void (*xent_sum)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			 const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
-	/* loss[r] = log(sum) - hit (0 where the target is < 0). If d_dlogits is not NULL (type T,
-	 * stride x->ld): (softmax - onehot) * scale, 0 for padding and for target < 0; it may be
-	 * d_logits where T is fp32. */
-	void (*xent_finish)(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			    const int32_t *d_targets, const float *d_max, const float *d_sum,
+	/* Cross-entropy in three passes, so that a tensor group can reduce between them; the first
+	 * and the last read the logits, once each. Rows with target < 0 count nothing.
+	 * max[r] over the valid ids of this shard, -inf if it has none; sum[r] of exp(logit -
+	 * max[r]) over them; hit[r] = logit[target], 0 if the target is of another shard. */
+	void (*xent_stats)(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			   const int32_t *d_targets, float *d_max, float *d_sum, float *d_hit);
+	/* sum[r] *= exp(max[r] - top[r]), where top (rows) is the largest max of all shards. Sums,
+	 * and hits, of the shards may then be added; adjacent ones in one reduction. */
+	void (*xent_rescale)(struct occ_device *d, int64_t rows, const float *d_max,
+			     const float *d_top, float *d_sum);
+	/* loss[r] = log(sum) + top - hit (0 where the target is < 0). If d_dlogits is not NULL
+	 * (type T, stride x->ld, may be d_logits): (softmax - onehot) * scale, 0 for padding and
+	 * for target < 0. */
+	void (*xent_finish)(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			    const int32_t *d_targets, const float *d_top, const float *d_sum,
 			    const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 
 	/* Optimizer. master may be NULL with T = fp32: then w itself is the master. */
@@ -260,6 +267,12 @@ struct occ_device *occ_device_open(const char *name, enum occ_type type, int thr
 void occ_device_close(struct occ_device *d);                               /* NULL is allowed */
 double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x); /* the slot; waits */
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
+
+/* The two slots by two others each, for devices that have no better way. */
+void occ_gemm_gelu(struct occ_device *d, const struct occ_gemm *g, const void *d_a, const void *d_b,
+		   const void *d_bias, void *d_h, void *d_y);
+void occ_gemm_gelu_backward(struct occ_device *d, const struct occ_gemm *g, const void *d_a,
+			    const void *d_b, const void *d_h, void *d_dx);
 
 /* Slots of devices that run each call at once, on ordinary memory. */
 void *occ_host_alloc(struct occ_device *d, size_t bytes);

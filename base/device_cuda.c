@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/cuda_cudnn.h"
-#include "base/cuda_gemm_bias.h"
+#include "base/cuda_lt.h"
 #include "base/mem.h"
 
 enum { SPIN_MS = 1, NAP_NS = 20 * 1000 }; /* a wait yields at first, then naps */
@@ -47,9 +47,9 @@ void occ_cuda_read(struct occ_device *d, void *dst, const void *d_src, size_t by
 	memcpy(dst, c->pinned, bytes);
 }
 
-static int refuse(struct occ_err *e, cudaError_t why)
+static int refuse(struct occ_err *e, const char *what, cudaError_t why)
 {
-	return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": no GPU can be used: %s",
+	return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": no GPU can be used: %s: %s", what,
 			cudaGetErrorString(why));
 }
 
@@ -87,10 +87,10 @@ static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
 	if (!why)
 		why = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
 						   urgent ? most : least);
-	if (!why)
-		why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE);
 	if (why)
-		return refuse(e, why);
+		return refuse(e, "a stream", why);
+	if ((why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE)))
+		return refuse(e, "its memory", why);
 	if (cublasCreate(&q->blas) || cublasSetStream(q->blas, q->stream) ||
 	    cublasSetWorkspace(q->blas, q->workspace, OCC_CUDA_WORKSPACE))
 		return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start");
@@ -132,12 +132,12 @@ static int open_gpu(struct occ_cuda *c, struct occ_err *e)
 		why = cudaErrorNoDevice;
 	if (!why)
 		why = cudaSetDevice(c->gpu %= n);
-	if (!why)
-		why = cudaMallocHost(&c->pinned, OCC_CUDA_PINNED);
-	if (!why)
-		why = open_pool(c);
 	if (why)
-		return refuse(e, why);
+		return refuse(e, "CUDA", why);
+	if ((why = cudaMallocHost(&c->pinned, OCC_CUDA_PINNED)))
+		return refuse(e, "pinned host memory", why);
+	if ((why = open_pool(c)))
+		return refuse(e, "its memory pool", why);
 	for (int i = 0; i < OCC_NQUEUES && !failed; i++)
 		failed = open_queue(&c->queue[i], i != OCC_COMPUTE, e);
 	return failed;
@@ -327,6 +327,8 @@ const struct occ_device_ops occ_device_cuda = {
 	.gelu_forward = occ_cuda_gelu_forward,
 	.gelu_backward = occ_cuda_gelu_backward,
 	.gemm = occ_cuda_gemm,
+	.gemm_gelu = occ_cuda_gemm_gelu,
+	.gemm_gelu_backward = occ_cuda_gemm_gelu_backward,
 	.bias_backward = occ_cuda_bias_backward,
 	.residual_norm_forward = occ_cuda_residual_norm_forward,
 	.residual_norm_backward = occ_cuda_residual_norm_backward,
@@ -336,8 +338,8 @@ const struct occ_device_ops occ_device_cuda = {
 	.embed_backward = occ_cuda_embed_backward,
 	.position_forward = occ_cuda_position_forward,
 	.position_backward = occ_cuda_position_backward,
-	.xent_max = occ_cuda_xent_max,
-	.xent_sum = occ_cuda_xent_sum,
+	.xent_stats = occ_cuda_xent_stats,
+	.xent_rescale = occ_cuda_xent_rescale,
 	.xent_finish = occ_cuda_xent_finish,
 	.adamw = occ_cuda_adamw,
 	.sum_squares = occ_cuda_sum_squares,

@@ -146,17 +146,18 @@ SLOT(position_backward,
      (struct occ_device * d, int64_t R, int64_t C, int64_t T_, const struct occ_drop *drop,
       void *dx, float *dwpe),
      0, RC, 2 * RC * T)
-SLOT(xent_max, (struct occ_device * d, const struct occ_xent *x, const float *logits, float *max),
-     0, (double)x->rows *(double)x->V, 4.0 * (double)x->rows * (double)x->V)
-SLOT(xent_sum,
-     (struct occ_device * d, const struct occ_xent *x, const float *logits, const int32_t *targets,
-      const float *max, float *sum, float *hit),
-     0, 12.0 * (double)x->rows * (double)x->V, 4.0 * (double)x->rows * (double)x->V)
+SLOT(xent_stats,
+     (struct occ_device * d, const struct occ_xent *x, const void *logits, const int32_t *targets,
+      float *max, float *sum, float *hit),
+     0, 13.0 * (double)x->rows * (double)x->V, T *(double)x->rows *(double)x->V)
+SLOT(xent_rescale,
+     (struct occ_device * d, int64_t n, const float *max, const float *top, float *sum), 0, 12 * N,
+     16 * N)
 SLOT(xent_finish,
-     (struct occ_device * d, const struct occ_xent *x, const float *logits, const int32_t *targets,
-      const float *max, const float *sum, const float *hit, float scale, float *loss,
+     (struct occ_device * d, const struct occ_xent *x, const void *logits, const int32_t *targets,
+      const float *top, const float *sum, const float *hit, float scale, float *loss,
       void *dlogits),
-     0, 14.0 * (double)x->rows * (double)x->V, (4 + T) * (double)x->rows * (double)x->V)
+     0, 14.0 * (double)x->rows * (double)x->V, 2 * T * (double)x->rows * (double)x->V)
 SLOT(adamw,
      (struct occ_device * d, const struct occ_adamw *a, int64_t n, const float *g, float *m,
       float *v, float *master, void *w),
@@ -266,6 +267,8 @@ const struct occ_device_ops occ_device_dry = {
 	.gelu_forward = dry_gelu_forward,
 	.gelu_backward = dry_gelu_backward,
 	.gemm = dry_gemm,
+	.gemm_gelu = occ_gemm_gelu,
+	.gemm_gelu_backward = occ_gemm_gelu_backward,
 	.bias_backward = dry_bias_backward,
 	.residual_norm_forward = dry_residual_norm_forward,
 	.residual_norm_backward = dry_residual_norm_backward,
@@ -275,8 +278,8 @@ const struct occ_device_ops occ_device_dry = {
 	.embed_backward = dry_embed_backward,
 	.position_forward = dry_position_forward,
 	.position_backward = dry_position_backward,
-	.xent_max = dry_xent_max,
-	.xent_sum = dry_xent_sum,
+	.xent_stats = dry_xent_stats,
+	.xent_rescale = dry_xent_rescale,
 	.xent_finish = dry_xent_finish,
 	.adamw = dry_adamw,
 	.sum_squares = dry_sum_squares,

@@ -291,29 +291,26 @@ static void strict_position_backward(struct occ_device *d, int64_t R, int64_t C,
 	REF position_backward(d, R, C, T, drop, TYPE(d_dx, R * C), F32(d_dwpe, used * C));
 }
 
-static void strict_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			    float *d_max)
+static void strict_xent_stats(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			      const int32_t *d_targets, float *d_max, float *d_sum, float *d_hit)
 {
 	int64_t n = extent(x->rows, x->V, x->ld);
-	REF xent_max(d, x, F32(d_logits, n), F32(d_max, x->rows));
+	REF xent_stats(d, x, TYPE(d_logits, n), IDS(d_targets, x->rows), F32(d_max, x->rows),
+		       F32(d_sum, x->rows), F32(d_hit, x->rows));
 }
 
-static void strict_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			    const int32_t *d_targets, const float *d_max, float *d_sum,
-			    float *d_hit)
+static void strict_xent_rescale(struct occ_device *d, int64_t rows, const float *d_max,
+				const float *d_top, float *d_sum)
 {
-	int64_t n = extent(x->rows, x->V, x->ld);
-	REF xent_sum(d, x, F32(d_logits, n), IDS(d_targets, x->rows), F32(d_max, x->rows),
-		     F32(d_sum, x->rows), F32(d_hit, x->rows));
+	REF xent_rescale(d, rows, F32(d_max, rows), F32(d_top, rows), F32(d_sum, rows));
 }
 
-static void strict_xent_finish(struct occ_device *d, const struct occ_xent *x,
-			       const float *d_logits, const int32_t *d_targets, const float *d_max,
-			       const float *d_sum, const float *d_hit, float scale, float *d_loss,
-			       void *d_dlogits)
+static void strict_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			       const int32_t *d_targets, const float *d_top, const float *d_sum,
+			       const float *d_hit, float scale, float *d_loss, void *d_dlogits)
 {
 	int64_t n = extent(x->rows, x->V, x->ld);
-	REF xent_finish(d, x, F32(d_logits, n), IDS(d_targets, x->rows), F32(d_max, x->rows),
+	REF xent_finish(d, x, TYPE(d_logits, n), IDS(d_targets, x->rows), F32(d_top, x->rows),
 			F32(d_sum, x->rows), F32(d_hit, x->rows), scale, F32(d_loss, x->rows),
 			TYPE(d_dlogits, n));
 }
@@ -449,6 +446,8 @@ const struct occ_device_ops occ_device_strict = {
 	.gelu_forward = strict_gelu_forward,
 	.gelu_backward = strict_gelu_backward,
 	.gemm = strict_gemm,
+	.gemm_gelu = occ_gemm_gelu,
+	.gemm_gelu_backward = occ_gemm_gelu_backward,
 	.bias_backward = strict_bias_backward,
 	.residual_norm_forward = strict_residual_norm_forward,
 	.residual_norm_backward = strict_residual_norm_backward,
@@ -458,8 +457,8 @@ const struct occ_device_ops occ_device_strict = {
 	.embed_backward = strict_embed_backward,
 	.position_forward = strict_position_forward,
 	.position_backward = strict_position_backward,
-	.xent_max = strict_xent_max,
-	.xent_sum = strict_xent_sum,
+	.xent_stats = strict_xent_stats,
+	.xent_rescale = strict_xent_rescale,
 	.xent_finish = strict_xent_finish,
 	.adamw = strict_adamw,
 	.sum_squares = strict_sum_squares,

@@ -41,12 +41,12 @@ void occ_ref_attention_forward(struct occ_device *d, const struct occ_attention 
 void occ_ref_attention_backward(struct occ_device *d, const struct occ_attention *a,
 				const void *d_qkv, const void *d_out, const float *d_lse,
 				const void *d_dout, void *d_dqkv);
-void occ_ref_xent_max(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		      float *d_max);
-void occ_ref_xent_sum(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-		      const int32_t *d_targets, const float *d_max, float *d_sum, float *d_hit);
-void occ_ref_xent_finish(struct occ_device *d, const struct occ_xent *x, const float *d_logits,
-			 const int32_t *d_targets, const float *d_max, const float *d_sum,
+void occ_ref_xent_stats(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			const int32_t *d_targets, float *d_max, float *d_sum, float *d_hit);
+void occ_ref_xent_rescale(struct occ_device *d, int64_t rows, const float *d_max,
+			  const float *d_top, float *d_sum);
+void occ_ref_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
+			 const int32_t *d_targets, const float *d_top, const float *d_sum,
 			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 void occ_ref_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x);
 void occ_ref_scale(struct occ_device *d, int64_t n, float a, float *d_x);

@@ -234,10 +234,11 @@ static void position_backward(struct run *r)
 	r->bytes = 2.0 * (double)(r->N * r->C) + 8.0 * (double)(T * r->C);
 }
 
-/* The three passes take what the ones before gave; logits are fp32. */
+/* The passes take what the ones before gave. */
 struct loss {
 	struct occ_xent x;
-	float *logits, *max, *sum, *hit;
+	void *logits;
+	float *max, *sum, *hit;
 	int32_t *targets;
 };
 
@@ -245,38 +246,30 @@ static struct loss loss_of(struct run *r, int passes)
 {
 	int64_t ld = (r->V + 127) / 128 * 128, R = r->N / 4;
 	struct loss l = {.x = {.rows = R, .V = ld, .ld = ld, .valid = r->V}};
-	l.logits = in_f32(r, R * ld);
+	l.logits = in(r, R * ld);
 	l.targets = ids(r, R, 7919, 3, r->V);
 	l.max = numbers(r, R, OCC_F32, passes ? IN : OUT, 1);
-	l.sum = numbers(r, R, OCC_F32, passes > 1 ? IN : OUT, 1);
-	l.hit = numbers(r, R, OCC_F32, passes > 1 ? IN : OUT, 1);
-	if (first_time(r) && passes > 0)
-		OPS->xent_max(r->d, &l.x, l.logits, l.max);
-	if (first_time(r) && passes > 1)
-		OPS->xent_sum(r->d, &l.x, l.logits, l.targets, l.max, l.sum, l.hit);
-	r->bytes = 4.0 * (double)(R * ld);
+	l.sum = numbers(r, R, OCC_F32, passes ? IN : OUT, 1);
+	l.hit = numbers(r, R, OCC_F32, passes ? IN : OUT, 1);
+	if (first_time(r) && passes)
+		OPS->xent_stats(r->d, &l.x, l.logits, l.targets, l.max, l.sum, l.hit);
+	r->bytes = 2.0 * (double)(R * ld);
 	return l;
 }
 
-static void xent_max(struct run *r)
+static void xent_stats(struct run *r)
 {
 	struct loss l = loss_of(r, 0);
-	OPS->xent_max(r->d, &l.x, l.logits, l.max);
-}
-
-static void xent_sum(struct run *r)
-{
-	struct loss l = loss_of(r, 1);
-	OPS->xent_sum(r->d, &l.x, l.logits, l.targets, l.max, l.sum, l.hit);
+	OPS->xent_stats(r->d, &l.x, l.logits, l.targets, l.max, l.sum, l.hit);
 }
 
 static void xent_finish(struct run *r)
 {
-	struct loss l = loss_of(r, 2);
+	struct loss l = loss_of(r, 1);
 	float *each = out_f32(r, l.x.rows);
 	OPS->xent_finish(r->d, &l.x, l.logits, l.targets, l.max, l.sum, l.hit, 1, each,
 			 out(r, l.x.rows * l.x.ld));
-	r->bytes *= 1.5;
+	r->bytes *= 2;
 }
 
 static void adamw(struct run *r)
@@ -450,8 +443,7 @@ static const struct slot {
 	{"embed_backward", embed_backward, 1, 0, 0, 1e-5},
 	{"position_forward", position_forward, 1, 1, 0, 0},
 	{"position_backward", position_backward, 1, 0, 0, 1e-5},
-	{"xent_max", xent_max, 1, 1, 0, 0},
-	{"xent_sum", xent_sum, 1, 1, 0, 1e-4},
+	{"xent_stats", xent_stats, 1, 1, 0, 1e-4},
 	{"xent_finish", xent_finish, 1, 1, 1e-3, 1e-4},
 	{"adamw", adamw, 1, 1, 1e-3, 1e-5},
 	{"sum_squares", sum_squares, 1, 0, 0, 0},

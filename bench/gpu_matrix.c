@@ -4,7 +4,8 @@
  *
  * gemm: the products of a layer of GPT-2 124M ("A": 32 x 1024 tokens of 768) and of 1.3B ("B": 8 x
  * 2048 of 2048), against the best product there is; elements are compared with sums made here.
- * attention: as fast as the device does it by itself (cuDNN), and by the way without cuDNN.
+ * Those that meet GELU also in one pass (OCC_GELU=fused), whose results are compared with the usual
+ * way's. attention: as fast as the device does it by itself (cuDNN), and by the way without cuDNN.
  * check: both ways against ref, forward and backward, and the same bits twice, with NaN in
  * between in all the memory that the first call left. */
 #include "bench/gpu.h"
@@ -103,10 +104,84 @@ static void products(const char *model, int64_t N, int64_t C, int64_t V, double 
 		{"qkv", 0, 1, N, 3 * C, C, 1, 0},         {"proj", 0, 1, N, C, C, 0, 0},
 		{"fc", 0, 1, N, 4 * C, C, 1, 0},          {"fcproj", 0, 1, N, C, 4 * C, 0, 0},
 		{"d fc", 0, 0, N, C, 4 * C, 0, 0},        {"dW fc", 1, 0, 4 * C, C, N, 0, 1},
-		{"logits, N/4", 0, 1, N / 4, V, C, 0, 1},
+		{"logits, N/4", 0, 1, N / 4, V, C, 0, 0},
 	};
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
 		time_product(model, &shapes[i], best);
+}
+
+/* ---- Products that meet GELU. ---- */
+
+struct meeting {
+	struct occ_device *d;
+	struct occ_gemm g;
+	void *a, *b, *bias, *h, *y;
+};
+
+static void gelu_forward(void *arg)
+{
+	struct meeting *x = arg;
+	x->d->ops->gemm_gelu(x->d, &x->g, x->a, x->b, x->bias, x->h, x->y);
+}
+
+static void gelu_backward(void *arg)
+{
+	struct meeting *x = arg;
+	x->d->ops->gemm_gelu_backward(x->d, &x->g, x->a, x->b, x->h, x->y);
+}
+
+/* fc on the way in, and the gradient through fcproj on the way back. Values of GELU's size. */
+static struct meeting meeting_of(struct occ_device *d, int back, int64_t N, int64_t C)
+{
+	struct meeting x = {.d = d, .g = {.tb = !back, .m = N, .n = 4 * C, .k = C, .lda = C}};
+	float small = 1 / sqrtf((float)C);
+	x.g.ldb = back ? 4 * C : C;
+	x.g.ldc = 4 * C;
+	x.g.c_type = OCC_BF16;
+	x.g.bias = !back;
+	x.a = gpu_draw(d, N * C, OCC_BF16, 1, 1);
+	x.b = gpu_draw(d, 4 * C * C, OCC_BF16, 2, small);
+	x.bias = back ? NULL : gpu_draw(d, 4 * C, OCC_BF16, 3, 1);
+	x.h = gpu_draw(d, N * 4 * C, OCC_BF16, 4, 1);
+	x.y = gpu_draw(d, N * 4 * C, OCC_BF16, 5, NAN);
+	return x;
+}
+
+/* Its milliseconds; *y (N, 4C) is the result, the caller's. */
+static double time_gelu(const char *way, int back, int64_t N, int64_t C, uint16_t **y)
+{
+	struct occ_err e = {0};
+	setenv("OCC_GELU", way, 1);
+	struct occ_device *d = occ_device_open(dev->ops->name, OCC_BF16, 1, &e);
+	occ_check(d, "%s", e.text);
+	struct meeting x = meeting_of(d, back, N, C);
+	struct occ_device *usual = dev;
+	dev = d; /* what gpu_time waits for */
+	double ms = gpu_time(back ? gelu_backward : gelu_forward, &x);
+	dev = usual;
+	*y = gpu_fetch(d, x.y, (size_t)(N * 4 * C) * 2);
+	void *all[] = {x.a, x.b, x.bias, x.h, x.y};
+	for (int i = 0; i < 5; i++)
+		d->ops->free(d, all[i]);
+	occ_device_close(d);
+	return ms;
+}
+
+static void gelus(const char *model, int64_t N, int64_t C)
+{
+	for (int back = 0; back < 2; back++) {
+		uint16_t *apart, *fused;
+		char name[64];
+		double usual = time_gelu("apart", back, N, C, &apart);
+		double ms = time_gelu("fused", back, N, C, &fused);
+		double far = gpu_distance(OCC_BF16, fused, apart, N * 4 * C);
+		snprintf(name, sizeof(name), "gemm %s %s", model,
+			 back ? "d fcproj, gelu'" : "fc, gelu");
+		gpu_row(name, ms / usual, "of apart", "-", gpu_verdict(far <= 0.01, 0),
+			"apart_ms=%.4g fused_ms=%.4g distance=%.3g", usual, ms, far);
+		occ_free(apart);
+		occ_free(fused);
+	}
 }
 
 /* ---- Attention. ---- */
@@ -341,6 +416,8 @@ int main(int argc, char **argv)
 		double best = best_product();
 		products("A", tiny ? 32 : 32768, tiny ? 24 : 768, tiny ? 64 : 50304, best);
 		products("B", tiny ? 16 : 16384, tiny ? 32 : 2048, tiny ? 64 : 50304, best);
+		gelus("A", tiny ? 32 : 32768, tiny ? 24 : 768);
+		gelus("B", tiny ? 16 : 16384, tiny ? 32 : 2048);
 	} else if (!strcmp(part, "attention")) {
 		double best = best_product();
 		time_attention("A", tiny ? small[0] : A, best);

@@ -98,11 +98,9 @@ static void carve_head(struct occ_gpt *g)
 		return;
 	m->yf = carve_rows(g, m->ctx.C);
 	m->d_targets = (int32_t *)(void *)carve_floats(g, 1);
-	h->logits = carve(m, n * sizeof(float));
-	h->dlogits = h->logits;
-	if (g->dev->type != OCC_F32 && m->trains)
-		h->dlogits = carve(m, n * occ_type_size(g->dev->type));
-	h->stats = carve(m, 3 * (size_t)h->rows * sizeof(float));
+	size_t bytes = n * occ_type_size(g->dev->type), row = (size_t)h->V * sizeof(float);
+	h->logits = carve(m, bytes > row ? bytes : row); /* occ_head_row's are fp32 */
+	h->stats = carve(m, 4 * (size_t)h->rows * sizeof(float));
 	m->d_loss = carve_floats(g, OCC_GPT_LOSSES);
 }
 

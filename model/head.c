@@ -6,7 +6,7 @@
 int64_t occ_head_rows(const struct occ_device *d, int64_t rows, int64_t V)
 {
 	int64_t most = d->ops && d->ops->wide ? d->ops->wide : 64 << 20;
-	int64_t fit = most / (V * (int64_t)sizeof(float));
+	int64_t fit = most / (V * (int64_t)occ_type_size(d->type));
 	return fit < 1 ? 1 : fit < rows ? fit : rows;
 }
 
@@ -15,8 +15,9 @@ static const void *row_at(const struct occ_ctx *c, const void *x, int64_t r)
 	return (const char *)x + (size_t)(r * c->C) * occ_type_size(c->dev->type);
 }
 
-/* logits (n, V) = y (n, C) * w^T */
-static void logits(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t n)
+/* logits (n, V) of type t = y (n, C) * w^T */
+static void logits(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t n,
+		   enum occ_type t)
 {
 	struct occ_gemm g = {
 		.tb = 1,
@@ -26,7 +27,7 @@ static void logits(const struct occ_ctx *c, const struct occ_head *h, const void
 		.lda = c->C,
 		.ldb = c->C,
 		.ldc = h->V,
-		.c_type = OCC_F32,
+		.c_type = t,
 	};
 	c->dev->ops->gemm(c->dev, &g, y, occ_ctx_weight(c, h->w), NULL, h->logits);
 }
@@ -54,8 +55,8 @@ static void products_backward(const struct occ_ctx *c, const struct occ_head *h,
 		.ldc = c->C,
 		.c_type = c->dev->type,
 	};
-	c->dev->ops->gemm(c->dev, &gw, h->dlogits, y, NULL, occ_ctx_grad(c, h->w));
-	c->dev->ops->gemm(c->dev, &gy, h->dlogits, occ_ctx_weight(c, h->w), NULL, dy);
+	c->dev->ops->gemm(c->dev, &gw, h->logits, y, NULL, occ_ctx_grad(c, h->w));
+	c->dev->ops->gemm(c->dev, &gy, h->logits, occ_ctx_weight(c, h->w), NULL, dy);
 }
 
 static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void *y,
@@ -63,14 +64,15 @@ static void chunk(const struct occ_ctx *c, const struct occ_head *h, const void 
 {
 	const struct occ_device_ops *o = c->dev->ops;
 	struct occ_xent x = {n, h->V, h->V, c->w->tp * h->V, h->valid};
-	float *max = h->stats, *sum = max + n, *hit = sum + n;
-	logits(c, h, y, n);
-	o->xent_max(c->dev, &x, h->logits, max);
-	occ_group_max(c->tp, max, n);
-	o->xent_sum(c->dev, &x, h->logits, targets, max, sum, hit);
+	float *max = h->stats, *top = max + n, *sum = top + n, *hit = sum + n;
+	logits(c, h, y, n, c->dev->type);
+	o->xent_stats(c->dev, &x, h->logits, targets, max, sum, hit);
+	o->copy(c->dev, top, max, (size_t)n * sizeof(*top));
+	occ_group_max(c->tp, top, n);
+	o->xent_rescale(c->dev, n, max, top, sum);
 	occ_group_sum(c->tp, sum, 2 * n, OCC_F32);
-	o->xent_finish(c->dev, &x, h->logits, targets, max, sum, hit, scale, loss,
-		       dy ? h->dlogits : NULL);
+	o->xent_finish(c->dev, &x, h->logits, targets, top, sum, hit, scale, loss,
+		       dy ? h->logits : NULL);
 	if (dy)
 		products_backward(c, h, y, n, dy);
 }
@@ -90,5 +92,5 @@ void occ_head_run(const struct occ_ctx *c, const struct occ_head *h, const void 
 
 void occ_head_row(const struct occ_ctx *c, const struct occ_head *h, const void *y, int64_t r)
 {
-	logits(c, h, row_at(c, y, r), 1);
+	logits(c, h, row_at(c, y, r), 1, OCC_F32);
 }

@@ -32,11 +32,11 @@ static struct occ_drop site(const struct occ_ctx *c, int64_t layer, int which)
 	return d;
 }
 
-/* y (R, out) = x (R, in) * w^T, w (out, in) at table index `w`; `b` its bias's index or -1. */
-static void linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y)
+/* The product of x (R, in) and w^T, w (out, in) at table index `w`. */
+static struct occ_gemm forward_product(const struct occ_ctx *c, int w, int bias)
 {
 	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols;
-	struct occ_gemm g = {
+	return (struct occ_gemm){
 		.tb = 1,
 		.m = c->B * c->T,
 		.n = out,
@@ -45,29 +45,42 @@ static void linear_forward(const struct occ_ctx *c, int w, int b, const void *x,
 		.ldb = in,
 		.ldc = out,
 		.c_type = c->dev->type,
-		.bias = b >= 0,
+		.bias = bias,
 	};
+}
+
+/* y (R, out) = x * w^T; `b` its bias's index or -1. */
+static void linear_forward(const struct occ_ctx *c, int w, int b, const void *x, void *y)
+{
+	struct occ_gemm g = forward_product(c, w, b >= 0);
 	c->dev->ops->gemm(c->dev, &g, x, occ_ctx_weight(c, w), b >= 0 ? occ_ctx_weight(c, b) : NULL,
 			  y);
 }
 
-/* dw += dy^T * x; dx (R, in) = dy * w. */
-static void linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx)
+/* dw += dy^T * x */
+static void weight_backward(const struct occ_ctx *c, int w, const void *x, const void *dy)
 {
-	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols, R = c->B * c->T;
-	struct occ_gemm gw = {
+	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols;
+	struct occ_gemm g = {
 		.ta = 1,
 		.m = out,
 		.n = in,
-		.k = R,
+		.k = c->B * c->T,
 		.lda = out,
 		.ldb = in,
 		.ldc = in,
 		.c_type = OCC_F32,
 		.beta = 1,
 	};
-	struct occ_gemm gx = {
-		.m = R,
+	c->dev->ops->gemm(c->dev, &g, dy, x, NULL, occ_ctx_grad(c, w));
+}
+
+/* The product of dy (R, out) and w. */
+static struct occ_gemm backward_product(const struct occ_ctx *c, int w)
+{
+	int64_t out = row(c, w)->lrows, in = row(c, w)->lcols;
+	return (struct occ_gemm){
+		.m = c->B * c->T,
 		.n = in,
 		.k = out,
 		.lda = out,
@@ -75,8 +88,14 @@ static void linear_backward(const struct occ_ctx *c, int w, const void *x, const
 		.ldc = in,
 		.c_type = c->dev->type,
 	};
-	c->dev->ops->gemm(c->dev, &gw, dy, x, NULL, occ_ctx_grad(c, w));
-	c->dev->ops->gemm(c->dev, &gx, dy, occ_ctx_weight(c, w), NULL, dx);
+}
+
+/* dw += dy^T * x; dx (R, in) = dy * w. */
+static void linear_backward(const struct occ_ctx *c, int w, const void *x, const void *dy, void *dx)
+{
+	struct occ_gemm g = backward_product(c, w);
+	weight_backward(c, w, x, dy);
+	c->dev->ops->gemm(c->dev, &g, dy, occ_ctx_weight(c, w), NULL, dx);
 }
 
 static void bias_backward(const struct occ_ctx *c, int b, const void *dy)
@@ -109,8 +128,9 @@ void occ_layer_inside(const struct occ_ctx *c, int64_t layer, int first, const v
 				 &d, occ_ctx_weight(c, first + OCC_LN2_W),
 				 occ_ctx_weight(c, first + OCC_LN2_B), a->xb, a->y2, a->mean2,
 				 a->rstd2);
-	linear_forward(c, first + OCC_FC_W, first + OCC_FC_B, a->y2, a->h);
-	o->gelu_forward(c->dev, R * row(c, first + OCC_FC_W)->lrows, a->h, a->g);
+	struct occ_gemm fc = forward_product(c, first + OCC_FC_W, 1);
+	o->gemm_gelu(c->dev, &fc, a->y2, occ_ctx_weight(c, first + OCC_FC_W),
+		     occ_ctx_weight(c, first + OCC_FC_B), a->h, a->g);
 }
 
 void occ_layer_forward(const struct occ_ctx *c, int64_t layer, int first, const void *x,
@@ -140,8 +160,10 @@ static void mlp_backward(const struct occ_ctx *c, int64_t layer, int first,
 	void *ddelta = masked(c, s, dx);
 	o->residual_norm_backward(c->dev, c->B * c->T, c->C, NULL, dout, NULL, NULL, NULL, NULL, &d,
 				  dx, ddelta, NULL, NULL, occ_ctx_grad(c, first + OCC_FC2_B));
-	linear_backward(c, first + OCC_FC2_W, a->g, ddelta, s->dh);
-	o->gelu_backward(c->dev, c->B * c->T * row(c, first + OCC_FC_W)->lrows, a->h, s->dh, s->dh);
+	struct occ_gemm fc2 = backward_product(c, first + OCC_FC2_W);
+	weight_backward(c, first + OCC_FC2_W, a->g, ddelta);
+	o->gemm_gelu_backward(c->dev, &fc2, ddelta, occ_ctx_weight(c, first + OCC_FC2_W), a->h,
+			      s->dh);
 	bias_backward(c, first + OCC_FC_B, s->dh);
 	linear_backward(c, first + OCC_FC_W, a->y2, s->dh, s->dy);
 	occ_ctx_sum(c, s->dy);

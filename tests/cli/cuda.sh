@@ -17,7 +17,12 @@ for at in "${layouts[@]}"; do
 	# shellcheck disable=SC2086
 	golden cosine thread $at 2 none "${gpu[@]}"
 done
+# GELU on the way out of its products, everywhere.
+export OCC_GELU=fused OCC_LOG=info:0
 golden cosine thread 2 2 2 1 full "${gpu[@]}"
+unset OCC_GELU OCC_LOG
+without() { ! grep "$1" "$tmp/out" >&2; }
+check "a product with GELU took another way" without "cublasLt: no product.*GELU"
 # The power iterations' kernels are slow here: two steps, of which the second has what the first left behind; 20 in
 # the long tier.
 steps=2 loss_bound=5e-4 norm_bound=3e-2

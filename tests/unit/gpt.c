@@ -132,17 +132,24 @@ static void check_uniform(const char *device, enum occ_type type)
 	occ_comm_close(world);
 }
 
-/* Sum over the prefixes of a sample of -log p(next token) by occ_gpt_next. */
+static double rounded(enum occ_type type, float x)
+{
+	return (double)(type == OCC_F32 ? x : occ_bf16_to_f32(occ_f32_to_bf16(x)));
+}
+
+/* Sum over the prefixes of a sample of -log p(next token) by occ_gpt_next, whose logits are fp32:
+ * the loss takes them rounded to the device's type. */
 static double loss_by_next(struct rank *r, const int32_t *tokens)
 {
+	enum occ_type type = r->gpt.dev->type;
 	float logits[VOCAB];
 	double sum = 0;
 	for (int n = 1; n <= T; n++) {
 		double z = 0;
 		occ_gpt_next(&r->gpt, tokens, n, logits);
 		for (int v = 0; v < VOCAB; v++)
-			z += exp((double)logits[v]);
-		sum += log(z) - (double)logits[tokens[n]];
+			z += exp(rounded(type, logits[v]));
+		sum += log(z) - rounded(type, logits[tokens[n]]);
 	}
 	return sum;
 }

@@ -280,7 +280,7 @@ static void xent_setup(struct problem *p)
 	p->R = pick(p, 1, 4);
 	p->V = 2 * pick(p, 1, 6);
 	input(p, p->R * p->V);
-	p->y[0] = room(2 * p->R); /* maxima of the shards */
+	p->y[0] = room(3 * p->R); /* maxima of the shards, and of both */
 	p->y[1] = room(4 * p->R); /* sum and hit of each */
 	p->y[2] = room(p->R);
 	p->ids = occ_alloc((size_t)p->R, sizeof(*p->ids));
@@ -298,23 +298,21 @@ static struct occ_xent shard(const struct problem *p, int k)
 static double xent_loss(struct problem *p)
 {
 	int64_t R = p->R, half = p->V / 2;
-	float *max = p->y[0], *sums = p->y[1];
+	float *max = p->y[0], *top = max + 2 * R, *sums = p->y[1];
 	double loss = 0;
 	for (int k = 0; k < 2; k++) {
 		struct occ_xent x = shard(p, k);
-		OPS->xent_max(p->d, &x, p->x[0] + k * half, max + k * R);
+		OPS->xent_stats(p->d, &x, p->x[0] + k * half, p->ids, max + k * R, sums + 2 * R * k,
+				sums + 2 * R * k + R);
 	}
 	for (int64_t r = 0; r < R; r++)
-		max[r] = fmaxf(max[r], max[R + r]);
-	for (int k = 0; k < 2; k++) {
-		struct occ_xent x = shard(p, k);
-		OPS->xent_sum(p->d, &x, p->x[0] + k * half, p->ids, max, sums + 2 * R * k,
-			      sums + 2 * R * k + R);
-	}
+		top[r] = fmaxf(max[r], max[R + r]);
+	for (int k = 0; k < 2; k++)
+		OPS->xent_rescale(p->d, R, max + k * R, top, sums + 2 * R * k);
 	for (int64_t i = 0; i < 2 * R; i++)
 		sums[i] += sums[2 * R + i];
 	struct occ_xent x = shard(p, 0);
-	OPS->xent_finish(p->d, &x, p->x[0], p->ids, max, sums, sums + R, 1, p->y[2], NULL);
+	OPS->xent_finish(p->d, &x, p->x[0], p->ids, top, sums, sums + R, 1, p->y[2], NULL);
 	for (int64_t r = 0; r < R; r++)
 		loss += 0.37 * (double)p->y[2][r];
 	return loss;
@@ -325,7 +323,7 @@ static void xent_back(struct problem *p)
 	int64_t half = p->V / 2;
 	for (int k = 0; k < 2; k++) {
 		struct occ_xent x = shard(p, k);
-		OPS->xent_finish(p->d, &x, p->x[0] + k * half, p->ids, p->y[0], p->y[1],
+		OPS->xent_finish(p->d, &x, p->x[0] + k * half, p->ids, p->y[0] + 2 * p->R, p->y[1],
 				 p->y[1] + p->R, 0.37f, p->y[2], p->dx[0] + k * half);
 	}
 }
