@@ -57,9 +57,11 @@ void occ_cpu_xent_rescale(struct occ_device *d, int64_t rows, const float *d_max
 void occ_cpu_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
 			 const int32_t *d_targets, const float *d_top, const float *d_sum,
 			 const float *d_hit, float scale, float *d_loss, void *d_dlogits);
-void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
-		   float *d_m, float *d_v, float *d_master, void *d_w);
+void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, const struct occ_pieces *p,
+		   const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w);
 void occ_cpu_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *sum);
+void occ_cpu_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+			   double *sum);
 
 /* y =, += or -= v, by the calling thread. */
 void occ_cpu_put(enum occ_how how, int64_t n, const float *v, float *y);

@@ -3,8 +3,6 @@
 
 #include "base/vmath.h"
 
-enum { CHUNK = 8192 };
-
 /* `master` holds the weights in fp32; w gets a copy unless it is the master itself. */
 INLINE void adamw(enum occ_type t, const struct occ_adamw *a, int64_t i, int64_t end,
 		  const float *g, float *m, float *v, float *master, void *w)
@@ -25,16 +23,19 @@ INLINE void adamw(enum occ_type t, const struct occ_adamw *a, int64_t i, int64_t
 	}
 }
 
-void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
-		   float *d_m, float *d_v, float *d_master, void *d_w)
+void occ_cpu_adamw(struct occ_device *d, const struct occ_adamw *a, const struct occ_pieces *p,
+		   const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w)
 {
 	occ_check(d_master || d->type == OCC_F32, "bf16 weights need a master copy");
 	float *master = d_master ? d_master : d_w;
-	int nt = cpu_team(d, n);
+	int nt = cpu_team(d, p->total);
 #pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
-	for (int64_t i = 0; i < n; i += CHUNK)
-		BY_TYPE(d->type, adamw, a, i, i + CHUNK < n ? i + CHUNK : n, d_g, d_m, d_v, master,
-			d_w);
+	for (int k = 0; k < p->n; k++) {
+		int64_t at = p->d_at[k].at, end = at + p->d_at[k].n;
+		struct occ_adamw own = *a;
+		own.decay *= p->d_at[k].decay;
+		BY_TYPE(d->type, adamw, &own, at, end, d_g, d_m, d_v, master, d_w);
+	}
 }
 
 /* In double: a square of fp32 is exact there. */
@@ -67,4 +68,13 @@ void occ_cpu_sum_squares(struct occ_device *d, int64_t n, const float *d_x, doub
 	*sum = 0;
 	for (int k = 0; k < BLOCKS; k++)
 		*sum += part[k];
+}
+
+void occ_cpu_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+			   double *sum)
+{
+	int nt = cpu_team(d, p->total);
+#pragma omp parallel for num_threads(nt) if (nt > 1) schedule(static)
+	for (int k = 0; k < p->n; k++)
+		sum[k] = squares(p->d_at[k].n, d_x + p->d_at[k].at);
 }

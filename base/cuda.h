@@ -111,9 +111,11 @@ void occ_cuda_xent_rescale(struct occ_device *d, int64_t rows, const float *d_ma
 void occ_cuda_xent_finish(struct occ_device *d, const struct occ_xent *x, const void *d_logits,
 			  const int32_t *d_targets, const float *d_top, const float *d_sum,
 			  const float *d_hit, float scale, float *d_loss, void *d_dlogits);
-void occ_cuda_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
-		    float *d_m, float *d_v, float *d_master, void *d_w);
+void occ_cuda_adamw(struct occ_device *d, const struct occ_adamw *a, const struct occ_pieces *p,
+		    const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w);
 void occ_cuda_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *d_sum);
+void occ_cuda_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+			    double *d_sum);
 void occ_cuda_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x);
 void occ_cuda_scale(struct occ_device *d, int64_t n, float a, float *d_x);
 void occ_cuda_accumulate(struct occ_device *d, int64_t n, enum occ_type type, const void *d_x,

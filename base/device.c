@@ -75,6 +75,7 @@ static const struct slot {
 	SLOT(xent_finish),
 	SLOT(adamw),
 	SLOT(sum_squares),
+	SLOT(piece_squares),
 	SLOT(draw),
 	SLOT(scale),
 	SLOT(accumulate),
@@ -228,4 +229,14 @@ double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x)
 	d->ops->sum_squares(d, n, d_x, d->d_word);
 	d->ops->get(d, &sum, d->d_word, sizeof(sum));
 	return sum;
+}
+
+int occ_pieces_cut(int64_t at, int64_t n, float decay, struct occ_piece *to)
+{
+	int k = 0;
+	for (int64_t left = n; left > 0; left -= OCC_PIECE) {
+		int32_t most = left < OCC_PIECE ? (int32_t)left : OCC_PIECE;
+		to[k++] = (struct occ_piece){at + n - left, most, decay};
+	}
+	return k;
 }

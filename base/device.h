@@ -59,10 +59,26 @@ struct occ_xent {
 	int64_t valid;       /* ids >= valid are padding: never in the loss, gradient 0 */
 };
 
+/* Flat arrays are worked on by pieces: runs of neighbours with one weight decay. They do not
+ * overlap, what lies between them is left alone, and their order says nothing. */
+enum { OCC_PIECE = 16384 }; /* elements of a piece, at most: a GPU's blocks take one each */
+
+struct occ_piece {
+	int64_t at;  /* its first element */
+	int32_t n;   /* 1 .. OCC_PIECE elements */
+	float decay; /* 1, or 0 where weights do not decay; times that of struct occ_adamw */
+};
+
+struct occ_pieces {
+	int n;
+	int64_t total; /* elements of all */
+	const struct occ_piece *d_at;
+};
+
 struct occ_adamw {
-	float lr, beta1, beta2, eps, decay; /* decay 0 for tensors that do not decay */
-	float scale;                        /* multiplies the gradient first (clipping) */
-	float c1, c2;                       /* 1 - beta^t: bias corrections */
+	float lr, beta1, beta2, eps, decay;
+	float scale;  /* multiplies the gradient first (clipping) */
+	float c1, c2; /* 1 - beta^t: bias corrections */
 };
 
 struct occ_device;
@@ -176,11 +192,15 @@ struct occ_device_ops {
 			    const int32_t *d_targets, const float *d_top, const float *d_sum,
 			    const float *d_hit, float scale, float *d_loss, void *d_dlogits);
 
-	/* Optimizer. master may be NULL with T = fp32: then w itself is the master. */
-	void (*adamw)(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
-		      float *d_m, float *d_v, float *d_master, void *d_w);
+	/* Optimizer, over pieces of flat arrays. master may be NULL with T = fp32: then w itself is
+	 * the master. */
+	void (*adamw)(struct occ_device *d, const struct occ_adamw *a, const struct occ_pieces *p,
+		      const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w);
 	/* *d_sum = sum of squares in double, fixed blocks in fixed order. */
 	void (*sum_squares)(struct occ_device *d, int64_t n, const float *d_x, double *d_sum);
+	/* sum[i] = sum of squares of piece i of x in double, in fixed order. */
+	void (*piece_squares)(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+			      double *d_sum);
 
 	/* What codecs need (compress/). Wires are bytes at 4-byte aligned addresses; indices are
 	 * `width` bytes each, 2 or 4. Magnitudes are compared as bits, so that NaN is the largest.
@@ -266,6 +286,8 @@ struct occ_device *occ_device_open(const char *name, enum occ_type type, int thr
 				   struct occ_err *e);
 void occ_device_close(struct occ_device *d);                               /* NULL is allowed */
 double occ_sum_squares(struct occ_device *d, int64_t n, const float *d_x); /* the slot; waits */
+/* Cuts n elements from `at` on: to[] gets up to n / OCC_PIECE + 1 pieces, their number is given. */
+int occ_pieces_cut(int64_t at, int64_t n, float decay, struct occ_piece *to);
 const char *occ_device_missing(const struct occ_device_ops *ops); /* first empty slot, or NULL */
 
 /* The two slots by two others each, for devices that have no better way. */

@@ -198,6 +198,7 @@ const struct occ_device_ops occ_device_cpu = {
 	.xent_finish = occ_cpu_xent_finish,
 	.adamw = occ_cpu_adamw,
 	.sum_squares = occ_cpu_sum_squares,
+	.piece_squares = occ_cpu_piece_squares,
 	.draw = occ_ref_draw,
 	.scale = occ_cpu_scale,
 	.accumulate = occ_cpu_accumulate,

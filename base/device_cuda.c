@@ -343,6 +343,7 @@ const struct occ_device_ops occ_device_cuda = {
 	.xent_finish = occ_cuda_xent_finish,
 	.adamw = occ_cuda_adamw,
 	.sum_squares = occ_cuda_sum_squares,
+	.piece_squares = occ_cuda_piece_squares,
 	.draw = occ_cuda_draw,
 	.scale = occ_cuda_scale,
 	.accumulate = occ_cuda_accumulate,

@@ -159,9 +159,9 @@ SLOT(xent_finish,
       void *dlogits),
      0, 14.0 * (double)x->rows * (double)x->V, 2 * T * (double)x->rows * (double)x->V)
 SLOT(adamw,
-     (struct occ_device * d, const struct occ_adamw *a, int64_t n, const float *g, float *m,
-      float *v, float *master, void *w),
-     0, 15 * N, N *(20 + (master ? 8 : 0) + 2 * T))
+     (struct occ_device * d, const struct occ_adamw *a, const struct occ_pieces *p, const float *g,
+      float *m, float *v, float *master, void *w),
+     0, 15.0 * (double)p->total, (double)p->total *(20 + (master ? 8 : 0) + 2 * T))
 SLOT(draw, (struct occ_device * d, int64_t n, uint64_t key, uint32_t id, float *x), 0, 60 * N,
      4 * N)
 SLOT(scale, (struct occ_device * d, int64_t n, float a, float *x), 0, N, 8 * N)
@@ -230,6 +230,12 @@ static void dry_sum_squares(struct occ_device *d, int64_t n, const float *x, dou
 	spend(d, OCC_F32, 0, 2 * N, 4 * N);
 }
 
+static void dry_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *x,
+			      double *sum)
+{
+	dry_sum_squares(d, p->total, x, sum);
+}
+
 static void dry_above(struct occ_device *d, int64_t n, const float *x, const float *least,
 		      int64_t cap, int32_t *at, float *value, int64_t *count)
 {
@@ -283,6 +289,7 @@ const struct occ_device_ops occ_device_dry = {
 	.xent_finish = dry_xent_finish,
 	.adamw = dry_adamw,
 	.sum_squares = dry_sum_squares,
+	.piece_squares = dry_piece_squares,
 	.draw = dry_draw,
 	.scale = dry_scale,
 	.accumulate = dry_accumulate,

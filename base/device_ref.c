@@ -162,23 +162,31 @@ static void ref_position_backward(struct occ_device *d, int64_t R, int64_t C, in
 		}
 }
 
-static void ref_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n, const float *d_g,
-		      float *d_m, float *d_v, float *d_master, void *d_w)
+/* A weight's new value, from its gradient and moments. */
+static double adamw(const struct occ_adamw *a, double decay, double g, float *m, float *v, double w)
 {
 	double b1 = (double)a->beta1, b2 = (double)a->beta2;
+	double mi = b1 * (double)*m + (1 - b1) * g;
+	double vi = b2 * (double)*v + (1 - b2) * g * g;
+	double step = mi / (double)a->c1 / (sqrt(vi / (double)a->c2) + (double)a->eps);
+	*m = (float)mi;
+	*v = (float)vi;
+	return w - (double)a->lr * (step + decay * w);
+}
+
+static void ref_adamw(struct occ_device *d, const struct occ_adamw *a, const struct occ_pieces *p,
+		      const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w)
+{
 	occ_check(d_master || d->type == OCC_F32, "bf16 weights need a master copy");
-	for (int64_t i = 0; i < n; i++) {
-		double g = (double)d_g[i] * (double)a->scale;
-		double m = b1 * (double)d_m[i] + (1 - b1) * g;
-		double v = b2 * (double)d_v[i] + (1 - b2) * g * g;
-		double w = (double)(d_master ? d_master[i] : ((float *)d_w)[i]);
-		double step = m / (double)a->c1 / (sqrt(v / (double)a->c2) + (double)a->eps);
-		w -= (double)a->lr * (step + (double)a->decay * w);
-		d_m[i] = (float)m;
-		d_v[i] = (float)v;
-		if (d_master)
-			d_master[i] = (float)w;
-		ref_set(d->type, d_w, i, (double)(float)w);
+	float *master = d_master ? d_master : d_w;
+	for (int k = 0; k < p->n; k++) {
+		const struct occ_piece *at = &p->d_at[k];
+		double decay = (double)a->decay * (double)at->decay;
+		for (int64_t i = at->at; i < at->at + at->n; i++) {
+			double g = (double)d_g[i] * (double)a->scale, w = (double)master[i];
+			master[i] = (float)adamw(a, decay, g, &d_m[i], &d_v[i], w);
+			ref_set(d->type, d_w, i, (double)master[i]);
+		}
 	}
 }
 
@@ -188,6 +196,13 @@ static void ref_sum_squares(struct occ_device *d, int64_t n, const float *d_x, d
 	*sum = 0;
 	for (int64_t i = 0; i < n; i++)
 		*sum += (double)d_x[i] * (double)d_x[i];
+}
+
+static void ref_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+			      double *sum)
+{
+	for (int k = 0; k < p->n; k++)
+		ref_sum_squares(d, p->d_at[k].n, d_x + p->d_at[k].at, &sum[k]);
 }
 
 const struct occ_device_ops occ_device_ref = {
@@ -224,6 +239,7 @@ const struct occ_device_ops occ_device_ref = {
 	.xent_finish = occ_ref_xent_finish,
 	.adamw = ref_adamw,
 	.sum_squares = ref_sum_squares,
+	.piece_squares = ref_piece_squares,
 	.draw = occ_ref_draw,
 	.scale = occ_ref_scale,
 	.accumulate = occ_ref_accumulate,

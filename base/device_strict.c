@@ -315,15 +315,48 @@ static void strict_xent_finish(struct occ_device *d, const struct occ_xent *x, c
 			TYPE(d_dlogits, n));
 }
 
-static void strict_adamw(struct occ_device *d, const struct occ_adamw *a, int64_t n,
-			 const float *d_g, float *d_m, float *d_v, float *d_master, void *d_w)
+/* The pieces as ref can read them, and in *n the elements of the arrays up to the last piece. */
+static struct occ_pieces pieces(struct occ_device *d, const struct occ_pieces *p, int64_t *n,
+				const char *what)
 {
-	REF adamw(d, a, n, F32(d_g, n), F32(d_m, n), F32(d_v, n), F32(d_master, n), TYPE(d_w, n));
+	struct occ_pieces q = *p;
+	int64_t total = 0;
+	q.d_at = real(d, p->d_at, occ_size_mul((size_t)p->n, sizeof(*q.d_at)), what);
+	*n = 0;
+	for (int k = 0; k < q.n; k++) {
+		const struct occ_piece *at = &q.d_at[k];
+		occ_check(at->at >= 0 && at->n > 0 && at->n <= OCC_PIECE,
+			  "%s: piece %d has %d elements from %lld on", what, k, at->n,
+			  (long long)at->at);
+		total += at->n;
+		*n = at->at + at->n > *n ? at->at + at->n : *n;
+	}
+	occ_check(total == q.total, "%s: pieces of %lld elements, not %lld", what, (long long)total,
+		  (long long)q.total);
+	return q;
+}
+
+static void strict_adamw(struct occ_device *d, const struct occ_adamw *a,
+			 const struct occ_pieces *p, const float *d_g, float *d_m, float *d_v,
+			 float *d_master, void *d_w)
+{
+	int64_t n;
+	struct occ_pieces q = pieces(d, p, &n, __func__);
+	REF adamw(d, a, &q, F32(d_g, n), F32(d_m, n), F32(d_v, n), F32(d_master, n), TYPE(d_w, n));
 }
 
 static void strict_sum_squares(struct occ_device *d, int64_t n, const float *d_x, double *d_sum)
 {
 	REF sum_squares(d, n, F32(d_x, n), real(d, d_sum, sizeof(*d_sum), __func__));
+}
+
+static void strict_piece_squares(struct occ_device *d, const struct occ_pieces *p, const float *d_x,
+				 double *d_sum)
+{
+	int64_t n;
+	struct occ_pieces q = pieces(d, p, &n, __func__);
+	REF piece_squares(d, &q, F32(d_x, n),
+			  real(d, d_sum, occ_size_mul((size_t)q.n, sizeof(*d_sum)), __func__));
 }
 
 static void strict_draw(struct occ_device *d, int64_t n, uint64_t key, uint32_t id, float *d_x)
@@ -462,6 +495,7 @@ const struct occ_device_ops occ_device_strict = {
 	.xent_finish = strict_xent_finish,
 	.adamw = strict_adamw,
 	.sum_squares = strict_sum_squares,
+	.piece_squares = strict_piece_squares,
 	.draw = strict_draw,
 	.scale = strict_scale,
 	.accumulate = strict_accumulate,

@@ -7,105 +7,7 @@
  *
  * Shapes are those of GPT-2 124M: 32 x 1024 tokens of 768 channels, 124 M parameters, a quarter of
  * the tokens before the 50304 logits. bf16. */
-#include "bench/gpu.h"
-
-enum { ARRAYS = 12 };
-enum role { IN, OUT, INOUT };
-
-/* A slot's call on a device: the first time it makes its arrays, then it finds them again. */
-struct run {
-	struct occ_device *d;
-	int64_t N, C, V, P; /* rows, channels, vocabulary, parameters: a multiple of C */
-	double bytes;       /* that one call must move, wires by their true length */
-	double value;       /* what it gave to the host */
-	int made, at;       /* arrays there are; the next one that is asked for */
-	struct array {
-		void *d_x;
-		int64_t n;
-		enum occ_type type;
-		enum role role;
-		int raw; /* bytes, or integers: to be equal */
-	} array[ARRAYS];
-};
-
-static struct array *next(struct run *r, int64_t n, enum occ_type type, enum role role)
-{
-	struct array *a = &r->array[r->at++];
-	occ_check(r->at <= ARRAYS, "%d arrays", r->at);
-	if (r->at > r->made)
-		*a = (struct array){.n = n, .type = type, .role = role};
-	return a;
-}
-
-static void *numbers(struct run *r, int64_t n, enum occ_type type, enum role role, float scale)
-{
-	struct array *a = next(r, n, type, role);
-	if (r->at > r->made) {
-		a->d_x = gpu_draw(r->d, n, type, (uint32_t)r->at, scale);
-		r->made = r->at;
-	}
-	return a->d_x;
-}
-
-static void *in(struct run *r, int64_t n)
-{
-	return numbers(r, n, OCC_BF16, IN, 1);
-}
-
-static void *out(struct run *r, int64_t n)
-{
-	return numbers(r, n, OCC_BF16, OUT, NAN);
-}
-
-static float *in_f32(struct run *r, int64_t n)
-{
-	return numbers(r, n, OCC_F32, IN, 1);
-}
-
-static float *out_f32(struct run *r, int64_t n)
-{
-	return numbers(r, n, OCC_F32, OUT, NAN);
-}
-
-static float *inout_f32(struct run *r, int64_t n)
-{
-	return numbers(r, n, OCC_F32, INOUT, 1);
-}
-
-/* Ids: element i is (i * step + i / turn) % below. */
-static int32_t *ids(struct run *r, int64_t n, int64_t step, int64_t turn, int64_t below)
-{
-	struct array *a = next(r, n, OCC_F32, IN);
-	if (r->at > r->made) {
-		int32_t *x = occ_alloc((size_t)n, sizeof(*x));
-		for (int64_t i = 0; i < n; i++)
-			x[i] = (int32_t)((i * step + i / turn) % below);
-		a->d_x = r->d->ops->alloc(r->d, (size_t)n * 4);
-		r->d->ops->put(r->d, a->d_x, x, (size_t)n * 4);
-		r->d->ops->sync(r->d);
-		occ_free(x);
-		r->made = r->at;
-	}
-	return a->d_x;
-}
-
-/* Room for a wire, or for indices, zeroed; to be equal to ref's. */
-static void *wire(struct run *r, int64_t bytes, enum role role)
-{
-	struct array *a = next(r, (bytes + 3) / 4, OCC_F32, role);
-	if (r->at > r->made) {
-		a->raw = 1;
-		a->d_x = r->d->ops->alloc(r->d, (size_t)a->n * 4);
-		r->d->ops->zero(r->d, a->d_x, (size_t)a->n * 4);
-		r->made = r->at;
-	}
-	return a->d_x;
-}
-
-static int first_time(const struct run *r)
-{
-	return r->bytes == 0;
-}
+#include "bench/gpu_run.h"
 
 #define OPS r->d->ops
 
@@ -275,15 +177,40 @@ static void xent_finish(struct run *r)
 static void adamw(struct run *r)
 {
 	struct occ_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f};
+	struct occ_pieces p = pieces(r);
 	float *g = in_f32(r, r->P), *m = numbers(r, r->P, OCC_F32, INOUT, 0);
 	float *v = numbers(r, r->P, OCC_F32, INOUT, 0), *master = inout_f32(r, r->P);
-	OPS->adamw(r->d, &a, r->P, g, m, v, master, out(r, r->P));
+	OPS->adamw(r->d, &a, &p, g, m, v, master, out(r, r->P));
 	r->bytes = 30.0 * (double)r->P;
+}
+
+/* The sum of n sums, to be compared. */
+static void take_sum(struct run *r, int n, const double *d_sum)
+{
+	if (!first_time(r))
+		return;
+	double *sum = gpu_fetch(r->d, d_sum, (size_t)n * sizeof(*sum));
+	for (int k = 0; k < n; k++)
+		r->value += sum[k];
+	occ_free(sum);
 }
 
 static void sum_squares(struct run *r)
 {
-	OPS->sum_squares(r->d, r->P, in_f32(r, r->P), &r->value);
+	float *x = in_f32(r, r->P);
+	double *d_sum = wire(r, sizeof(*d_sum), IN);
+	OPS->sum_squares(r->d, r->P, x, d_sum);
+	take_sum(r, 1, d_sum);
+	r->bytes = 4.0 * (double)r->P;
+}
+
+static void piece_squares(struct run *r)
+{
+	struct occ_pieces p = pieces(r);
+	float *x = in_f32(r, r->P);
+	double *d_sum = wire(r, p.n * (int64_t)sizeof(*d_sum), IN);
+	OPS->piece_squares(r->d, &p, x, d_sum);
+	take_sum(r, p.n, d_sum);
 	r->bytes = 4.0 * (double)r->P;
 }
 
@@ -447,6 +374,7 @@ static const struct slot {
 	{"xent_finish", xent_finish, 1, 1, 1e-3, 1e-4},
 	{"adamw", adamw, 1, 1, 1e-3, 1e-5},
 	{"sum_squares", sum_squares, 1, 0, 0, 0},
+	{"piece_squares", piece_squares, 1, 0, 0, 0},
 	{"draw", draw, 0, 1, 0, 1e-5},
 	{"scale", scale, 1, 1, 0, 0},
 	{"accumulate", accumulate, 1, 1, 0, 0},

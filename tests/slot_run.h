@@ -109,4 +109,49 @@ static inline struct occ_drop dropout(struct run *r)
 	return drop;
 }
 
+/* Input of n words that begins where it can, `odd` or not. */
+static inline void *aligned(struct run *r, int64_t n, const void *host)
+{
+	int odd = r->odd;
+	r->odd = 0;
+	void *d_x = array(r, n, OCC_F32, host, 0);
+	r->odd = odd;
+	return d_x;
+}
+
+enum { MOST_PIECES = 6 };
+
+/* Pieces with gaps before and behind, now and then none: any places, or such as wide accesses can
+ * take. One is as long as can be where shapes are large. *size: elements of the arrays; gaps in
+ * *d_x, normal numbers, hold NaN. */
+static inline struct occ_pieces pieces(struct run *r, int64_t *size, float **d_x)
+{
+	struct occ_piece at[MOST_PIECES], first;
+	struct occ_pieces p = {.n = (int)pick(r, 1, MOST_PIECES)};
+	int64_t wide = pick(r, 0, 1) ? 4 : 1, end = 0;
+	for (int k = 0; k < p.n; k++) {
+		int64_t most = r->big ? 3000 : 100, gap = pick(r, 0, 2) ? pick(r, 0, 9) : 0;
+		at[k].at = (end + gap + wide - 1) / wide * wide;
+		at[k].n = r->big && k == 1 ? OCC_PIECE : (int32_t)pick(r, 1, most);
+		at[k].decay = (float)pick(r, 0, 1);
+		end = at[k].at + at[k].n;
+		p.total += at[k].n;
+	}
+	*size = end + pick(r, 0, 5);
+	float *x = occ_alloc((size_t)*size, sizeof(*x));
+	for (int64_t i = 0; i < *size; i++)
+		x[i] = NAN;
+	for (int k = 0; k < p.n; k++)
+		for (int64_t i = at[k].at; i < at[k].at + at[k].n; i++)
+			x[i] = occ_rng_normal(r->key, (uint32_t)r->drawn, (uint64_t)i);
+	r->drawn++;
+	*d_x = array(r, *size, OCC_F32, x, 0);
+	occ_free(x);
+	first = at[0]; /* they need not stand in the order of their places */
+	at[0] = at[p.n - 1];
+	at[p.n - 1] = first;
+	p.d_at = aligned(r, p.n * (int64_t)sizeof(*at) / 4, at);
+	return p;
+}
+
 #endif

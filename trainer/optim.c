@@ -1,4 +1,4 @@
-/* The optimizer is loops over the weight table; arithmetic is the device's. */
+/* The optimizer cuts the weight table in pieces; arithmetic is the device's, one call for all. */
 #include "trainer/optim.h"
 
 #include <math.h>
@@ -35,33 +35,6 @@ static float *zeroed(struct occ_device *d, int64_t n)
 	return d_x;
 }
 
-void occ_optim_init(struct occ_optim *o, struct occ_gpt *g)
-{
-	memset(o, 0, sizeof(*o));
-	o->gpt = g;
-	o->d_m = zeroed(g->dev, g->weights.size);
-	o->d_v = zeroed(g->dev, g->weights.size);
-	o->d_sum = g->dev->ops->alloc(g->dev, (size_t)g->weights.n * sizeof(*o->d_sum));
-	o->sum = occ_alloc((size_t)g->weights.n, sizeof(*o->sum));
-	if (g->dev->type != OCC_F32)
-		o->d_master = zeroed(g->dev, g->weights.size);
-}
-
-void occ_optim_release(struct occ_optim *o)
-{
-	if (!o->gpt)
-		return;
-	struct occ_device *d = o->gpt->dev;
-	d->ops->free(d, o->d_m);
-	d->ops->free(d, o->d_v);
-	if (o->d_master)
-		d->ops->free(d, o->d_master);
-	if (o->d_sum)
-		d->ops->free(d, o->d_sum);
-	occ_free(o->sum);
-	memset(o, 0, sizeof(*o));
-}
-
 /* Elements of a tensor that are trained. Padding stays 0, though what compression makes of its
  * gradients need not be. */
 static int64_t trained(const struct occ_gpt *g, const struct occ_weight *w)
@@ -75,23 +48,90 @@ static int counts(const struct occ_gpt *g, const struct occ_weight *w)
 	return !w->copy && (w->split != OCC_WHOLE || g->weights.tp == 0);
 }
 
+/* The pieces of weight k, behind those there are. */
+static void cut(struct occ_optim *o, int k, struct occ_piece *pieces)
+{
+	const struct occ_weight *w = &o->gpt->weights.at[k];
+	int64_t n = trained(o->gpt, w);
+	int many = occ_pieces_cut(w->at, n, w->decay ? 1 : 0, pieces + o->all.n);
+	for (int i = 0; i < many; i++)
+		o->tensor[o->all.n++] = k;
+	o->all.total += n;
+}
+
+/* All that is trained, in the order of the table but for what does not count, which comes last. */
+static void cut_all(struct occ_optim *o)
+{
+	const struct occ_weights *w = &o->gpt->weights;
+	struct occ_device *d = o->gpt->dev;
+	size_t most = (size_t)w->n + (size_t)(w->size / OCC_PIECE);
+	struct occ_piece *pieces = occ_alloc(most, sizeof(*pieces));
+	o->tensor = occ_alloc(most, sizeof(*o->tensor));
+	for (int k = 0; k < w->n; k++)
+		if (counts(o->gpt, &w->at[k]))
+			cut(o, k, pieces);
+	o->norm = o->all;
+	for (int k = 0; k < w->n; k++)
+		if (!counts(o->gpt, &w->at[k]))
+			cut(o, k, pieces);
+	size_t bytes = (size_t)o->all.n * sizeof(*pieces);
+	o->d_pieces = d->ops->alloc(d, bytes);
+	o->all.d_at = o->norm.d_at = o->d_pieces;
+	d->ops->put(d, o->d_pieces, pieces, bytes);
+	d->ops->sync(d);
+	occ_free(pieces);
+}
+
+void occ_optim_init(struct occ_optim *o, struct occ_gpt *g)
+{
+	memset(o, 0, sizeof(*o));
+	o->gpt = g;
+	o->d_m = zeroed(g->dev, g->weights.size);
+	o->d_v = zeroed(g->dev, g->weights.size);
+	cut_all(o);
+	o->d_sum = g->dev->ops->alloc(g->dev, (size_t)o->norm.n * sizeof(*o->d_sum));
+	o->sum = occ_alloc((size_t)o->norm.n, sizeof(*o->sum));
+	if (g->dev->type != OCC_F32)
+		o->d_master = zeroed(g->dev, g->weights.size);
+}
+
+void occ_optim_release(struct occ_optim *o)
+{
+	if (!o->gpt)
+		return;
+	struct occ_device *d = o->gpt->dev;
+	d->ops->free(d, o->d_m);
+	d->ops->free(d, o->d_v);
+	if (o->d_master)
+		d->ops->free(d, o->d_master);
+	d->ops->free(d, o->d_pieces);
+	d->ops->free(d, o->d_sum);
+	occ_free(o->tensor);
+	occ_free(o->sum);
+	memset(o, 0, sizeof(*o));
+}
+
+/* The sum over weight k, whose pieces begin at *i; *i moves behind them. */
+static double tensor_sum(const struct occ_optim *o, int k, int *i)
+{
+	double sum = 0;
+	for (; *i < o->norm.n && o->tensor[*i] == k; ++*i)
+		sum += o->sum[*i];
+	return sum;
+}
+
 double occ_optim_norm2(const struct occ_optim *o, const struct occ_weight **worst)
 {
 	const struct occ_gpt *g = o->gpt;
 	double all = 0;
-	for (int i = 0; i < g->weights.n; i++) {
-		const struct occ_weight *w = &g->weights.at[i];
-		if (counts(g, w))
-			g->dev->ops->sum_squares(g->dev, trained(g, w), g->d_grad + w->at,
-						 &o->d_sum[i]);
-	}
-	g->dev->ops->get(g->dev, o->sum, o->d_sum, (size_t)g->weights.n * sizeof(*o->sum));
-	for (int i = 0; i < g->weights.n; i++) {
-		if (!counts(g, &g->weights.at[i]))
-			continue;
-		if (worst && !*worst && !isfinite(o->sum[i]))
-			*worst = &g->weights.at[i];
-		all += o->sum[i];
+	g->dev->ops->piece_squares(g->dev, &o->norm, g->d_grad, o->d_sum);
+	g->dev->ops->get(g->dev, o->sum, o->d_sum, (size_t)o->norm.n * sizeof(*o->sum));
+	for (int i = 0; i < o->norm.n;) {
+		int k = o->tensor[i];
+		double sum = tensor_sum(o, k, &i);
+		if (worst && !*worst && !isfinite(sum))
+			*worst = &g->weights.at[k];
+		all += sum;
 	}
 	return all;
 }
@@ -100,24 +140,18 @@ void occ_optim_update(struct occ_optim *o, const struct occ_config_optimizer *c,
 		      double scale)
 {
 	struct occ_gpt *g = o->gpt;
-	size_t size = occ_type_size(g->dev->type);
 	double t = (double)++o->steps;
 	struct occ_adamw a = {
 		.lr = (float)lr,
 		.beta1 = (float)c->beta1,
 		.beta2 = (float)c->beta2,
 		.eps = (float)c->eps,
+		.decay = (float)c->weight_decay,
 		.scale = (float)scale,
 		.c1 = (float)(1.0 - pow(c->beta1, t)),
 		.c2 = (float)(1.0 - pow(c->beta2, t)),
 	};
-	for (int i = 0; i < g->weights.n; i++) {
-		const struct occ_weight *w = &g->weights.at[i];
-		a.decay = w->decay ? (float)c->weight_decay : 0.0f;
-		g->dev->ops->adamw(g->dev, &a, trained(g, w), g->d_grad + w->at, o->d_m + w->at,
-				   o->d_v + w->at, o->d_master ? o->d_master + w->at : NULL,
-				   (char *)g->d_w + (size_t)w->at * size);
-	}
+	g->dev->ops->adamw(g->dev, &a, &o->all, g->d_grad, o->d_m, o->d_v, o->d_master, g->d_w);
 }
 
 void occ_optim_get(const struct occ_optim *o, float *master, float *m, float *v)

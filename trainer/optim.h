@@ -10,8 +10,12 @@ struct occ_optim {
 	float *d_m, *d_v;    /* owned device arrays, flat as the weights; zero at first */
 	float *d_master; /* owned; NULL where the compute type is fp32: the weights are the master
 			  */
-	double *d_sum, *sum; /* owned: squares of each weight, device and host */
-	int64_t steps;       /* updates applied: Adam's t */
+	struct occ_piece *d_pieces; /* owned: of what is trained */
+	struct occ_pieces all;      /* of those */
+	struct occ_pieces norm;     /* the first of them: what counts in the norm */
+	int *tensor;                /* owned: which weight each piece is of */
+	double *d_sum, *sum;        /* owned: squares of the norm's pieces, device and host */
+	int64_t steps;              /* updates applied: Adam's t */
 };
 
 /* Learning rate of step t (from 0) out of total = train.iters. Pure; design.md 7.2. */

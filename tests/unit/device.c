@@ -282,13 +282,14 @@ static void run_xent_finish(struct run *r)
 
 static void run_adamw(struct run *r)
 {
-	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 100);
 	struct occ_adamw a = {0.1f, 0.9f, 0.95f, 1e-8f, pick(r, 0, 1) ? 0.1f : 0,
 			      0.5f, 0.1f, 0.05f};
-	float *g = in_f32(r, n, 1, 0), *m = inout(r, n, OCC_F32);
-	float *v = draw(r, n, OCC_F32, 0.05, 1, 1);
+	int64_t n;
+	float *g;
+	struct occ_pieces p = pieces(r, &n, &g);
+	float *m = inout(r, n, OCC_F32), *v = draw(r, n, OCC_F32, 0.05, 1, 1);
 	float *master = T_ == OCC_BF16 || pick(r, 0, 1) ? inout(r, n, OCC_F32) : NULL;
-	OPS->adamw(r->d, &a, n, g, m, v, master, master ? out(r, n, T_) : inout(r, n, T_));
+	OPS->adamw(r->d, &a, &p, g, m, v, master, inout(r, n, T_));
 }
 
 static void run_fold(struct run *r)
@@ -299,15 +300,32 @@ static void run_fold(struct run *r)
 	OPS->fold(r->d, k, n, T_, max, x, out(r, n, T_));
 }
 
+/* A sum as two outputs: the second part shows what fp32 cannot. */
+static void put_sum(struct run *r, double sum)
+{
+	float part[2] = {(float)sum, (float)((sum - (double)(float)sum) * 1e7)};
+	array(r, 2, OCC_F32, part, 1);
+}
+
 static void run_sum_squares(struct run *r)
 {
 	int64_t n = r->big ? pick(r, 20000, 40000) : pick(r, 1, 2000);
 	float *x = in_f32(r, n, 1, 0);
-	double sum = NAN;
-	sum = occ_sum_squares(r->d, n, x);
-	/* the second part shows what fp32 cannot */
-	float part[2] = {(float)sum, (float)((sum - (double)(float)sum) * 1e7)};
-	array(r, 2, OCC_F32, part, 1);
+	put_sum(r, occ_sum_squares(r->d, n, x));
+}
+
+static void run_piece_squares(struct run *r)
+{
+	int64_t n;
+	float *x;
+	struct occ_pieces p = pieces(r, &n, &x);
+	size_t bytes = (size_t)p.n * sizeof(double);
+	double sum[MOST_PIECES], *d_sum = OPS->alloc(r->d, bytes);
+	OPS->piece_squares(r->d, &p, x, d_sum);
+	OPS->get(r->d, sum, d_sum, bytes);
+	OPS->free(r->d, d_sum);
+	for (int k = 0; k < p.n; k++)
+		put_sum(r, sum[k]);
 }
 
 /* Largest |x - ref| / (|ref| + rms of ref) over an output: of fp32 outputs, and of outputs in bf16
@@ -344,6 +362,7 @@ static const struct slot {
 	{"adamw", run_adamw, 1e-6, 0x1p-7, 0, 0},
 	{"fold", run_fold, 0, 0, 0, 0},
 	{"sum_squares", run_sum_squares, 1e-6, 0, 0, 0},
+	{"piece_squares", run_piece_squares, 1e-6, 0, 0, 0},
 };
 
 enum { NSLOTS = sizeof(slots) / sizeof(slots[0]) };
