@@ -45,6 +45,7 @@ variants() {
 		cb_forget $cb back.mark=tail back.feedback=lazy back.forget=0.5
 		cb_fe_sc_forget $cb back.mark=tail back.feedback=lazy back.forget=0.5 compress.embedding.fused=true $dp dp.stages=3
 		cb_all_no_feedback $cb back.mark=all back.feedback=none
+		cb_all_forget $cb back.mark=all back.feedback=lazy back.forget=0.5
 		cb_mild $cb back.rank=$((8 * CB)) back.mark=tail back.feedback=lazy
 		cb_mild_no_feedback $cb back.rank=$((8 * CB)) back.mark=tail back.feedback=none
 		dp_all_no_feedback $dp dp.stages=all dp.feedback=false

@@ -259,6 +259,11 @@ static double plain(double v)
 	return isnan(v) ? (double)NAN : v;
 }
 
+static int counted(const struct occ_step_report *s)
+{
+	return isfinite(s->loss) && isfinite(s->grad_norm);
+}
+
 static void say_step(const struct occ_metrics *m, const struct occ_step_report *s, double per_s,
 		     double saved)
 {
@@ -272,10 +277,11 @@ static void say_step(const struct occ_metrics *m, const struct occ_step_report *
 		snprintf(bar, sizeof(bar), " [%.*s%.*s]", full, "####################", 20 - full,
 			 "....................");
 	}
-	printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.3g  %.0f tok/s  wire saved %.0f%%  eta "
-	       "%ld:%02ld%s\n",
+	printf("step %lld/%lld  loss %.4f  norm %.3f%s  lr %.3g  %.0f tok/s  wire saved %.0f%%  "
+	       "eta %ld:%02ld%s\n",
 	       (long long)r->step, (long long)r->conf.train.iters, plain(s->loss),
-	       plain(s->grad_norm), s->lr, per_s, saved, eta / 60, eta % 60, bar);
+	       plain(s->grad_norm), counted(s) ? "" : "  skipped", s->lr, per_s, saved, eta / 60,
+	       eta % 60, bar);
 	fflush(stdout);
 }
 
@@ -302,7 +308,7 @@ void occ_metrics_step(struct occ_metrics *m, const struct occ_step_report *s)
 	add_number(o, "tokens_per_s", per_s);
 	add_number(o, "mfu", peak > 0 ? per_s * flops_per_token(&r->shape) / peak : NAN);
 	add_number(o, "skipped", (double)r->skipped);
-	if (!isfinite(s->loss) || !isfinite(s->grad_norm))
+	if (!counted(s))
 		cJSON_AddTrueToObject(o, "nonfinite");
 	cJSON_AddItemToObject(o, "comm", traffic_json(sum));
 	put_event(m, o);

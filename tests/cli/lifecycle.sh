@@ -113,6 +113,7 @@ check "one line" [ "$(wc -l <"$tmp/nan.err")" = 1 ]
 check "it names the step" grep -q 'step 3: the loss is not finite' "$tmp/nan.err"
 OCC_FAULT=loss.nan:1:3 check "one is skipped" train nan 2 --set train.max_skipped=1
 check "it is counted" grep -q '"iter":12,.*"skipped":1' "$tmp/nan/metrics.jsonl"
+check "the step's line says so" grep -q '^step 3/.*norm [^ ]*  skipped  lr' "$tmp/nan.out"
 check "and written as null" grep -q '"iter":3,"loss":null.*"nonfinite":true' "$tmp/nan/metrics.jsonl"
 
 # Weights out and in again; eval agrees with the run's last; generate is deterministic.

@@ -1,5 +1,5 @@
 /* Devices agree: every slot of cpu and strict against ref, on random shapes and both types, within
- * a stated error bound; cpu's results do not depend on its threads. CUDA: 1 */
+ * a stated error bound; cpu's results do not depend on its threads. CUDA: 1 TIME: 300 */
 #include "base/device.h"
 
 #include <pthread.h>
