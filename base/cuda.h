@@ -25,6 +25,7 @@ struct occ_cuda_queue {
 	void *workspace; /* cuBLAS's: one a stream, so that its results repeat */
 	char *d_scratch; /* see occ_cuda_scratch */
 	size_t room;
+	int64_t grown; /* how often: records of before hold pointers to what is gone */
 };
 
 struct occ_cuda {
@@ -35,6 +36,7 @@ struct occ_cuda {
 	struct occ_cudnn *cudnn; /* opened when first asked; NULL: cannot be used */
 	struct occ_cuda_lt *lt;  /* the same */
 	int cudnn_asked, lt_asked;
+	int64_t recorded, launched, graphs_refused; /* of cuda_graph.c: how many, for the log */
 };
 
 enum { OCC_CUDA_PINNED = 4096, OCC_CUDA_WORKSPACE = 32 << 20 };
@@ -55,9 +57,14 @@ void occ_cuda_must(cudaError_t e, const char *what);
 
 void occ_cuda_blas(cublasStatus_t e, const char *what); /* the same for cuBLAS */
 
+/* 1: this thread is recording (cuda_graph.c) and a call has failed: nothing of the recording is
+ * executed, so the caller goes on as if it had not; the first `what` and `why` are kept. */
+int occ_cuda_excused(const char *what, const char *why);
+
 /* Device memory for the call in hand, 256-byte aligned, of any content: the next call on the same
  * queue may use it again. Grows where a larger one than ever before is asked for;
- * pointers of an earlier call are void. One piece per call: cut it by hand. */
+ * pointers of an earlier call are void. While a recording is made it stays as it is, and the
+ * recording fails. One piece per call: cut it by hand. */
 void *occ_cuda_scratch(struct occ_device *d, size_t bytes);
 
 /* Copies at most OCC_CUDA_PINNED bytes of results to the host; waits. */
@@ -68,6 +75,9 @@ void occ_cuda_rows(struct occ_device *d, int64_t R, int64_t C, enum occ_type fro
 		   enum occ_type to, void *d_y, int64_t ld);
 
 /* The slots; contracts in base/device.h. */
+void *occ_cuda_repeat_open(struct occ_device *d);
+void occ_cuda_repeat_close(struct occ_device *d, void *r);
+void occ_cuda_repeat(struct occ_device *d, void *r, void (*work)(void *arg), void *arg);
 void occ_cuda_cast(struct occ_device *d, int64_t n, enum occ_type from, const void *d_x,
 		   enum occ_type to, void *d_y);
 void occ_cuda_add(struct occ_device *d, int64_t n, const void *d_x, void *d_y);

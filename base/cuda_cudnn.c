@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/cuda.h"
 #include "base/cuda_sdpa.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -28,6 +29,7 @@ struct occ_cudnn {
 	cudaStream_t stream;
 	int repeatable;
 	int next; /* entry to be given up for the next new shape */
+	int64_t given_up;
 	struct entry entry[ENTRIES];
 	char words[SDPA_WORDS];
 };
@@ -71,6 +73,11 @@ void occ_cudnn_close(struct occ_cudnn *c)
 	occ_free(c);
 }
 
+int64_t occ_cudnn_given_up(const struct occ_cudnn *c)
+{
+	return c->given_up;
+}
+
 const char *occ_cudnn_words(const struct occ_cudnn *c)
 {
 	return c->words;
@@ -97,8 +104,10 @@ static struct entry *ask(struct occ_cudnn *c, const struct occ_attention *a, enu
 	struct entry *e = &c->entry[c->next];
 	struct sdpa_graph g;
 	c->next = (c->next + 1) % ENTRIES;
-	if (e->plan.n) /* its kernels may still run */
+	if (e->plan.n) { /* its kernels may still run */
 		cudaStreamSynchronize(c->stream);
+		c->given_up++;
+	}
 	occ_sdpa_close(&e->plan);
 	*e = (struct entry){.held = 1, .B = a->B, .T = a->T, .H = a->H, .D = a->D, .way = way};
 	e->scale = (float)(1 / sqrt((double)a->D));
@@ -179,7 +188,7 @@ static int run(struct occ_cudnn *c, struct entry *e, void *at[SDPA_BOUND], void 
 		pack ? cudnnBackendExecute(c->h, e->plan.plan, pack) : CUDNN_STATUS_BAD_PARAM;
 	if (pack)
 		cudnnBackendDestroyDescriptor(pack);
-	if (s == CUDNN_STATUS_SUCCESS)
+	if (s == CUDNN_STATUS_SUCCESS || occ_cuda_excused("cuDNN", cudnnGetErrorString(s)))
 		return 1;
 	if (!e->plan.words[0])
 		snprintf(e->plan.words, sizeof(e->plan.words), "%s", cudnnGetErrorString(s));

@@ -43,6 +43,10 @@ int occ_cudnn_backward(struct occ_cudnn *c, const struct occ_attention *a, const
 		       const void *d_out, const float *d_lse, const void *d_dout, void *d_dqkv,
 		       void *d_room);
 
+/* How many plans have made room for others so far: a CUDA graph that holds one's kernels is void.
+ */
+int64_t occ_cudnn_given_up(const struct occ_cudnn *c);
+
 /* Why the last "no"; "" if there was none. Valid until the next call. */
 const char *occ_cudnn_words(const struct occ_cudnn *c);
 

@@ -54,6 +54,9 @@ static const struct slot {
 	SLOT(mark_close),
 	SLOT(mark),
 	SLOT(after),
+	SLOT(repeat_open),
+	SLOT(repeat_close),
+	SLOT(repeat),
 	SLOT(cast),
 	SLOT(add),
 	SLOT(gelu_forward),
@@ -149,6 +152,12 @@ void *occ_mark_open_none(struct occ_device *d)
 void occ_mark_none(struct occ_device *d, void *m)
 {
 	(void)d, (void)m;
+}
+
+void occ_repeat_none(struct occ_device *d, void *r, void (*work)(void *arg), void *arg)
+{
+	(void)d, (void)r;
+	work(arg);
 }
 
 /* The length of the backend's name in "name:number". */

@@ -113,6 +113,14 @@ struct occ_device_ops {
 	void (*mark_close)(struct occ_device *d, void *m); /* NULL is allowed */
 	void (*mark)(struct occ_device *d, void *m);
 	void (*after)(struct occ_device *d, void *m);
+	/* Work that comes again and again: work(arg) enqueues on the current queue, for one r
+	 * always the same calls with the same arguments, of which only the memory may hold other
+	 * values. It waits for nothing, allocates nothing and puts no marks. A device may record
+	 * the calls and enqueue the record in their place; then work is not called. r NULL: work is
+	 * called. */
+	void *(*repeat_open)(struct occ_device *d);          /* NULL: nothing is recorded here */
+	void (*repeat_close)(struct occ_device *d, void *r); /* NULL is allowed */
+	void (*repeat)(struct occ_device *d, void *r, void (*work)(void *arg), void *arg);
 
 	/* Elementwise. */
 	void (*cast)(struct occ_device *d, int64_t n, enum occ_type from, const void *d_x,
@@ -302,10 +310,12 @@ void occ_host_free(struct occ_device *d, void *x);
 void occ_queue_none(struct occ_device *d, enum occ_queue q);
 void *occ_mark_open_none(struct occ_device *d);
 void occ_mark_none(struct occ_device *d, void *m);
+void occ_repeat_none(struct occ_device *d, void *r, void (*work)(void *arg), void *arg);
 #define OCC_HOST_SLOTS                                                                             \
 	.alloc_host = occ_host_alloc, .free_host = occ_host_free, .queue = occ_queue_none,         \
 	.mark_open = occ_mark_open_none, .mark_close = occ_mark_none, .mark = occ_mark_none,       \
-	.after = occ_mark_none
+	.after = occ_mark_none, .repeat_open = occ_mark_open_none, .repeat_close = occ_mark_none,  \
+	.repeat = occ_repeat_none
 
 extern const struct occ_device_ops occ_device_ref, occ_device_cpu, occ_device_strict,
 	occ_device_dry;

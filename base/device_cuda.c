@@ -12,29 +12,31 @@
 #include "base/clock.h"
 #include "base/cuda_cudnn.h"
 #include "base/cuda_lt.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { SPIN_MS = 1, NAP_NS = 20 * 1000 }; /* a wait yields at first, then naps */
 
 void occ_cuda_must(cudaError_t e, const char *what)
 {
-	if (e != cudaSuccess)
+	if (e != cudaSuccess && !occ_cuda_excused(what, cudaGetErrorString(e)))
 		occ_die(OCC_E_DEVICE, "%s: %s", what, cudaGetErrorString(e));
 }
 
 void occ_cuda_blas(cublasStatus_t e, const char *what)
 {
-	if (e != CUBLAS_STATUS_SUCCESS)
+	if (e != CUBLAS_STATUS_SUCCESS && !occ_cuda_excused(what, cublasGetStatusString(e)))
 		occ_die(OCC_E_DEVICE, "%s: %s", what, cublasGetStatusString(e));
 }
 
 void *occ_cuda_scratch(struct occ_device *d, size_t bytes)
 {
 	struct occ_cuda_queue *q = occ_cuda_of(d)->now;
-	if (bytes > q->room) {
+	if (bytes > q->room && !occ_cuda_excused("scratch", "it would have to grow")) {
 		d->ops->free(d, q->d_scratch);
 		q->d_scratch = d->ops->alloc(d, bytes);
 		q->room = bytes;
+		q->grown++;
 	}
 	return q->d_scratch;
 }
@@ -68,6 +70,9 @@ static void close_queue(struct occ_cuda_queue *q)
 static void cuda_close(struct occ_device *d)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
+	if (c->recorded)
+		occ_log(OCC_LOG_INFO, "CUDA graphs: %lld recorded, launched %lld times",
+			(long long)c->recorded, (long long)c->launched);
 	occ_cudnn_close(c->cudnn);
 	occ_cuda_lt_close(c->lt);
 	for (int i = 0; i < OCC_NQUEUES; i++)
@@ -322,6 +327,9 @@ const struct occ_device_ops occ_device_cuda = {
 	.mark_close = cuda_mark_close,
 	.mark = cuda_mark,
 	.after = cuda_after,
+	.repeat_open = occ_cuda_repeat_open,
+	.repeat_close = occ_cuda_repeat_close,
+	.repeat = occ_cuda_repeat,
 	.cast = occ_cuda_cast,
 	.add = occ_cuda_add,
 	.gelu_forward = occ_cuda_gelu_forward,

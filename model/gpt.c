@@ -110,6 +110,24 @@ static void layers_forward(struct occ_gpt *g, struct occ_gpt_slot *s, const void
 				  i + 1 < g->nlayers ? s->x[i + 1] : out);
 }
 
+/* `last`: of the step, whose gradients are then complete. */
+static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, int last, const void *d_in,
+			    const void *dout, void *dx)
+{
+	struct occ_gpt_impl *m = g->impl;
+	for (int64_t i = g->nlayers - 1; i >= 0; i--, dout = dx) {
+		const void *x = input(g, s, i, d_in);
+		int64_t layer = g->first_layer + i;
+		if (m->recompute)
+			occ_layer_inside(&m->ctx, layer, layer_row(m, i), x, &s->acts[i],
+					 &m->scratch);
+		occ_layer_backward(&m->ctx, layer, layer_row(m, i), x, &s->acts[i], &m->scratch,
+				   dout, dx);
+		if (last)
+			g->dev->ops->mark(g->dev, m->ready[i]);
+	}
+}
+
 double occ_gpt_loss(struct occ_gpt *g)
 {
 	struct occ_gpt_impl *m = g->impl;
@@ -128,6 +146,52 @@ static void set_row0(struct occ_gpt_impl *m, int mb)
 	m->ctx.drop.site = 0;
 }
 
+/* A pass through the layers as the device's repeat takes it. */
+struct work {
+	struct occ_gpt *g;
+	struct occ_gpt_slot *s;
+	struct occ_gpt_pass pass;
+	int last; /* as in layers_backward */
+};
+
+static void work_forward(void *arg)
+{
+	struct work *w = arg;
+	layers_forward(w->g, w->s, w->pass.d_in, w->pass.d_out);
+}
+
+static void work_backward(void *arg)
+{
+	struct work *w = arg;
+	layers_backward(w->g, w->s, w->last, w->pass.d_in, w->pass.d_dout, w->pass.d_out);
+}
+
+/* NULL where the calls are not the same each time or not the device's alone: dropout counts steps
+ * and rows (which nothing reads without), tensor ranks exchange sums, a step's last backward pass
+ * puts marks. */
+static void *record_of(struct occ_gpt *g, struct occ_gpt_record *kept, const struct work *w)
+{
+	const struct occ_device_ops *o = g->dev->ops;
+	if (((struct occ_gpt_impl *)g->impl)->ctx.drop.p > 0 || g->weights.T > 1 || w->last)
+		return NULL;
+	if (memcmp(&kept->pass, &w->pass, sizeof(w->pass))) {
+		o->repeat_close(g->dev, kept->r);
+		*kept = (struct occ_gpt_record){w->pass, o->repeat_open(g->dev)};
+	}
+	return kept->r;
+}
+
+/* All layers, forward or `back`, as one piece of work of the device. */
+static void pass_layers(struct occ_gpt *g, int mb, int slot, int back, struct occ_gpt_pass pass)
+{
+	struct occ_gpt_impl *m = g->impl;
+	struct work w = {g, &m->slots[slot], pass, back && mb == m->batch.nmicro - 1};
+	w.pass.B = m->ctx.B;
+	w.pass.T = m->ctx.T;
+	g->dev->ops->repeat(g->dev, record_of(g, &w.s->record[mb & 1][back], &w),
+			    back ? work_backward : work_forward, &w);
+}
+
 static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
 {
 	struct occ_gpt *g = self;
@@ -140,7 +204,11 @@ static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
 		stage_tokens(g, mb);
 	if (occ_gpt_is_first(g))
 		embed_forward(g, s);
-	layers_forward(g, s, d_in, occ_gpt_is_last(g) ? s->x[g->nlayers] : d_out);
+	pass_layers(g, mb, slot, 0,
+		    (struct occ_gpt_pass){
+			    .d_in = d_in,
+			    .d_out = occ_gpt_is_last(g) ? s->x[g->nlayers] : d_out,
+		    });
 	if (!occ_gpt_is_last(g))
 		return;
 	if (m->nlosses == OCC_GPT_LOSSES)
@@ -165,24 +233,6 @@ static const void *output_gradient(struct occ_gpt *g, struct occ_gpt_slot *s, co
 	return dx;
 }
 
-/* `last`: of the step, whose gradients are then complete. */
-static void layers_backward(struct occ_gpt *g, struct occ_gpt_slot *s, int last, const void *d_in,
-			    const void *dout, void *dx)
-{
-	struct occ_gpt_impl *m = g->impl;
-	for (int64_t i = g->nlayers - 1; i >= 0; i--, dout = dx) {
-		const void *x = input(g, s, i, d_in);
-		int64_t layer = g->first_layer + i;
-		if (m->recompute)
-			occ_layer_inside(&m->ctx, layer, layer_row(m, i), x, &s->acts[i],
-					 &m->scratch);
-		occ_layer_backward(&m->ctx, layer, layer_row(m, i), x, &s->acts[i], &m->scratch,
-				   dout, dx);
-		if (last)
-			g->dev->ops->mark(g->dev, m->ready[i]);
-	}
-}
-
 static void backward(void *self, int mb, int slot, const void *d_in, const void *d_dout,
 		     void *d_din)
 {
@@ -192,8 +242,12 @@ static void backward(void *self, int mb, int slot, const void *d_in, const void 
 	void *dx = occ_gpt_is_first(g) ? m->scratch.dx : d_din;
 	occ_check(m->batch.train && slot < m->nslots, "backward of slot %d of %d", slot, m->nslots);
 	set_row0(m, mb);
-	layers_backward(g, s, mb == m->batch.nmicro - 1, d_in, output_gradient(g, s, d_dout, dx),
-			dx);
+	pass_layers(g, mb, slot, 1,
+		    (struct occ_gpt_pass){
+			    .d_in = d_in,
+			    .d_dout = output_gradient(g, s, d_dout, dx),
+			    .d_out = dx,
+		    });
 	if (occ_gpt_is_first(g))
 		embed_backward(g, s, dx);
 }

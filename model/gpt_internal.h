@@ -5,6 +5,19 @@
 #include "model/gpt.h"
 #include "model/head.h"
 
+/* What a pass through the layers works on, beside its slot; compared as bytes. */
+struct occ_gpt_pass {
+	const void *d_in, *d_dout; /* dout: backward */
+	void *d_out;               /* backward: the gradient at d_in */
+	int64_t B, T;
+};
+
+/* The device's record of such a pass. */
+struct occ_gpt_record {
+	struct occ_gpt_pass pass;
+	void *r; /* of the device's repeat slots */
+};
+
 /* What one micro-batch keeps from its forward to its backward pass. */
 struct occ_gpt_slot {
 	int32_t *tokens; /* (R) first stage, for the embedding's backward */
@@ -12,6 +25,8 @@ struct occ_gpt_slot {
 	struct occ_layer_acts *acts; /* [nlayers]; with recompute all are one set */
 	void *dyf;                   /* (R, C) last stage: gradient at ln_f's output */
 	float *meanf, *rstdf;        /* (R) */
+	/* [mb & 1], as the executor's buffers; [0 forward, 1 backward] */
+	struct occ_gpt_record record[2][2];
 };
 
 /* Pointers into the arena are device memory. */

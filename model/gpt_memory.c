@@ -225,12 +225,20 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 	o->zero(dev, g->d_grad, flat_bytes(g, OCC_F32));
 }
 
+static void close_records(struct occ_gpt *g, struct occ_gpt_slot *s)
+{
+	for (int i = 0; i < 4; i++)
+		if (s->record[i / 2][i % 2].r)
+			g->dev->ops->repeat_close(g->dev, s->record[i / 2][i % 2].r);
+}
+
 void occ_gpt_release(struct occ_gpt *g)
 {
 	struct occ_gpt_impl *m = g->impl;
 	if (!m)
 		return;
 	for (int i = 0; i < m->nslots; i++) {
+		close_records(g, &m->slots[i]);
 		occ_free(m->slots[i].x);
 		occ_free(m->slots[i].acts);
 	}

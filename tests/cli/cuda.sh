@@ -47,6 +47,35 @@ alike() { # STEPS DIR DIR
 }
 show() { tail -n 3 "$tmp/out" >&2; false; }
 
+# ---- CUDA graphs (OCC_GRAPHS=on): what is recorded and launched again gives the same bits. ----
+
+# "STREAMS RANKS KEY=VALUE...": four steps without and with; each rank launches
+graphs() {
+	local streams=$1 ranks=$2 way key launching sets=()
+	shift 2
+	for key in "$@"; do sets+=(--set "$key"); done
+	for way in off on; do
+		rm -rf "${tmp:?}/$way"
+		launching=0
+		[ "$way" = off ] || launching=$ranks
+		OCC_GRAPHS=$way OCC_LOG=info OCC_EMU_STREAMS=$streams launch thread "$ranks" --config cosine.json "${gpu[@]}" \
+			--set train.iters=4 --set log.dir="$tmp/$way" "${sets[@]}" >"$tmp/out" 2>&1 || show || return
+		[ "$(grep -c 'CUDA graphs: [1-9].* launched [1-9]' "$tmp/out")" = "$launching" ] || show || return
+	done
+	alike 4 "$tmp/off" "$tmp/on"
+}
+while read -r often line; do
+	[ "$often" = always ] || long || continue
+	# shellcheck disable=SC2086
+	check "graphs: $line" graphs $line
+done <<-END
+	always eager 2 parallel.pipeline=2
+	long lazy:1 2 parallel.pipeline=2 model.recompute=full
+	long lazy:2 4 parallel.pipeline=4
+	long lazy:3 4 parallel.pipeline=2 parallel.data=2 train.precision=bf16
+	long lazy:4 1 model.recompute=full train.precision=bf16
+END
+
 # ---- By NCCL and through host memory. ----
 
 # train WAY NAME KEY=VALUE...: eight ranks under mpirun. nccl: each has a GPU; late: and what is not waited

@@ -57,6 +57,21 @@ done <<'ROWS'
 5|nccl: there is no GPU|OCC_EMU_GPUS=0|--set parallel.transport=nccl --set train.device=auto
 2|joins processes|OCC_EMU_GPUS=8|--set parallel.transport=nccl --ranks 2
 ROWS
+
+# A graph that cannot be made or launched: the run is as it is without.
+losses() { grep -o '"loss":[^,]*,"grad_norm":[^,]*' "$tmp/graphs/metrics.jsonl"; }
+graphs() { ends 0 "$3" env OCC_GRAPHS="$1" OCC_LOG=info OCC_EMU_FAIL="$2" "${one[@]}" --set log.dir="$tmp/graphs"; }
+graphs off none:1 "step 2/2"
+right=$(losses)
+while IFS='|' read -r failure text; do
+	rm -rf "$tmp/graphs"
+	graphs on "$failure" "no CUDA graph of a part of the work: $text"
+	check "$failure: $(losses)" [ "$(losses)" = "$right" ]
+done <<'ROWS'
+cublasGemmEx:60|cublasGemmEx: the function failed
+cudaGraphInstantiate:1|cudaGraphInstantiate: out of memory
+cudaGraphLaunch:3|cudaGraphLaunch: invalid argument
+ROWS
 ends 2 "no bin/nvcc under /nowhere" make -s --no-print-directory CUDA=1 CUDA_HOME=/nowhere
 
 if [ "$OCC_MPI" != 1 ]; then

@@ -22,7 +22,7 @@ check "an unknown option: exit $code" [ "$code" = 2 ]
 if ! scripts/gpu-check --emulated --out "$tmp/out" >"$tmp/text" 2>&1; then
 	check "it failed: $(grep -E 'FAILED|WRONG' "$tmp/text" || tail -n 3 "$tmp/text")" false
 fi
-check "no step is missing from the table" [ "$(grep -c '^-- ' "$tmp/text")" = 10 ]
+check "no step is missing from the table" [ "$(grep -c '^-- ' "$tmp/text")" = 11 ]
 check "it says that no GPU was there" grep -q '^\* not from a GPU' "$tmp/text"
 check "so does the JSON" [ "$(json . emulated)" = true ]
 check "in each row" [ "$(json rows from_gpu | sort -u)" = false ]
@@ -33,6 +33,8 @@ for what in copy adamw residual_norm_forward quantise 'gemm A qkv' 'attention A 
 done
 check "bytes of adamw: 30 a parameter" [ "$(json rows what bytes | sed -n 's/^adamw\t//p')" = 103680 ]
 check "tokens a second of a step" [ "$(json rows what tokens_per_s | sed -n "s/^step\t//p")" -gt 0 ]
+check "graphs are launched" [ "$(json rows what launched | sed -n 's/^OCC_GRAPHS=on\t//p' | sort -g | head -n 1)" -gt 0 ]
+check "and give the same losses" [ "$(json rows what same_losses | grep -c '^OCC_GRAPHS=.*yes')" = 2 ]
 for what in tests/unit/device 'fp32 2 tensor=2' 'fp32 4 pipeline=2 data=2' 'bf16 2 data=2' 'fp32 2 data=2'; do
 	[ "$OCC_MPI" = 1 ] || [[ $what = tests* ]] || continue
 	check "$what: $(grep "^$what" "$tmp/rows")" grep -q "^$what	ok$" "$tmp/rows"

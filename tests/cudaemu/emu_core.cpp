@@ -378,6 +378,12 @@ const char *cudaGetErrorString(cudaError_t e)
 		return "no CUDA-capable device is detected";
 	case cudaErrorInvalidDevice:
 		return "invalid device ordinal";
+	case cudaErrorStreamCaptureUnsupported:
+		return "operation not permitted when stream is capturing";
+	case cudaErrorStreamCaptureInvalidated:
+		return "operation failed due to a previous error during capture";
+	case cudaErrorStreamCaptureIsolation:
+		return "dependency created on uncaptured work in another stream";
 	case cudaErrorInitializationError:
 		return "initialization error";
 	case cudaErrorInvalidDeviceFunction:

@@ -121,7 +121,13 @@ cudaError_t copy(const char *call, const Copy &c, cudaMemcpyKind kind, cudaStrea
 	if (!fits(call, c, kind))
 		return note(cudaErrorInvalidValue);
 	size_t from = span(c.from_pitch, c), to = span(c.to_pitch, c);
-	if (!touches_device(c.from) && !is_pinned(c.from, from)) {
+	bool from_pageable = !touches_device(c.from) && !is_pinned(c.from, from);
+	bool to_pageable = !touches_device(c.to) && !is_pinned(c.to, to);
+	CUstream_st *s = stream_of(stream);
+	if (from_pageable || to_pageable)
+		if (cudaError_t e = barred(s))
+			return e;
+	if (from_pageable) {
 		/* A pageable source is read before the call returns. */
 		std::shared_ptr<char> stage((char *)malloc(from), free);
 		memcpy(stage.get(), c.from, from);
@@ -133,9 +139,8 @@ cudaError_t copy(const char *call, const Copy &c, cudaMemcpyKind kind, cudaStrea
 	}
 	if (cudaError_t e = enqueue_work(stream, [=] { move(c); }))
 		return e;
-	if (touches_device(c.to) || is_pinned(c.to, to))
+	if (!to_pageable)
 		return cudaSuccess;
-	CUstream_st *s = stream_of(stream);
 	wait_stream(s); /* a pageable destination has its data when the call returns */
 	return report(s->device);
 }
@@ -147,6 +152,8 @@ Copy row(void *to, const void *from, size_t bytes)
 
 cudaError_t copy_now(const char *call, const Copy &c, cudaMemcpyKind kind)
 {
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	if (cudaError_t e = copy(call, c, kind, nullptr))
 		return e;
 	wait_stream(stream_of(nullptr));
@@ -180,12 +187,16 @@ extern "C" {
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
 	ENTER(cudaErrorMemoryAllocation);
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	return allocate(p, bytes);
 }
 
-cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t)
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
 	ENTER(cudaErrorMemoryAllocation);
+	if (cudaError_t e = barred(stream_of(stream)))
+		return e;
 	return allocate(p, bytes);
 }
 
@@ -210,6 +221,8 @@ cudaError_t cudaFree(void *p)
 	ENTER(cudaErrorInvalidValue);
 	if (!p)
 		return cudaSuccess;
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	auto it = pieces.find((uintptr_t)p);
 	if (it != pieces.end() && it->second.device != HOST)
 		wait_device(it->second.device);
@@ -228,6 +241,8 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 	*p = nullptr;
 	if (!bytes)
 		return cudaSuccess;
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	if (posix_memalign(p, 4096, bytes))
 		return note(cudaErrorMemoryAllocation);
 	pieces[(uintptr_t)*p] = {bytes, HOST, true};
@@ -245,6 +260,8 @@ cudaError_t cudaFreeHost(void *p)
 	ENTER(cudaErrorInvalidValue);
 	if (!p)
 		return cudaSuccess;
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	wait_device(current_device());
 	return release(p, false, __func__);
 }

@@ -10,21 +10,28 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 typedef std::function<bool()> occ_emu_poll;
 
+namespace occ_emu
+{
+struct Kernel;
+struct Capture;
+} // namespace occ_emu
+
 struct CUstream_st {
 	int device;
 	bool nonblocking;
 	std::deque<occ_emu_poll> queue;
+	std::shared_ptr<occ_emu::Capture> capture; /* NULL: its work is run */
 };
 
 namespace occ_emu
 {
-struct Kernel;
 
 struct Lock {
 	Lock();
@@ -81,6 +88,16 @@ bool step();                  /* one piece of work of any stream; false: none ca
 void advance();               /* for calls that ask: what can go on; one piece if lazy */
 void in_flight(int change);   /* work that waits for another process */
 void stuck(int change);       /* work that will never end unless it is aborted */
+
+const std::vector<CUstream_st *> &all_streams();
+
+/* Captures (emu_graph.cpp). keep: the work of a stream that captures. The others spoil a capture
+ * and return an error where the call in hand may not be made while the stream captures, or any
+ * stream of the device, or one that binds the thread. */
+cudaError_t keep(CUstream_st *stream, occ_emu_poll poll);
+cudaError_t barred(CUstream_st *stream, cudaError_t why = cudaErrorStreamCaptureUnsupported);
+cudaError_t barred_for_device(int device);
+cudaError_t barred_for_thread();
 
 /* Runs all blocks of a kernel now. */
 struct Shape {

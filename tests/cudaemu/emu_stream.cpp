@@ -75,6 +75,11 @@ void wait_for_null_order(CUstream_st *null_stream)
 }
 } // namespace
 
+const std::vector<CUstream_st *> &all_streams()
+{
+	return streams;
+}
+
 void in_flight(int change)
 {
 	flying += change;
@@ -156,6 +161,8 @@ cudaError_t enqueue(cudaStream_t stream, occ_emu_poll poll)
 		say("a stream that is not, or is no more");
 		return note(cudaErrorInvalidResourceHandle);
 	}
+	if (cudaError_t e = barred(s))
+		return e;
 	if (s == &devices()[(size_t)s->device].null_stream) {
 		wait_for_null_order(s);
 		s->queue.push_back(std::move(poll));
@@ -170,11 +177,12 @@ cudaError_t enqueue_work(cudaStream_t stream, std::function<void()> work)
 {
 	CUstream_st *s = stream_of(stream);
 	int device = s ? s->device : 0;
-	return enqueue(stream, [=] {
+	occ_emu_poll poll = [=] {
 		if (!devices()[(size_t)device].fault)
 			work();
 		return true;
-	});
+	};
+	return s && s->capture ? keep(s, poll) : enqueue(stream, poll);
 }
 } // namespace occ_emu
 
@@ -219,6 +227,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	CUstream_st *s = stream_of(stream);
 	if (!s)
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred(s))
+		return e;
 	wait_stream(s);
 	return report(s->device);
 }
@@ -229,6 +239,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 	CUstream_st *s = stream_of(stream);
 	if (!s)
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred(s))
+		return e;
 	if (!s->queue.empty())
 		advance();
 	return s->queue.empty() ? report(s->device) : note(cudaErrorNotReady);
@@ -237,6 +249,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaDeviceSynchronize(void)
 {
 	ENTER(cudaErrorLaunchFailure);
+	if (cudaError_t e = barred_for_device(current_device()))
+		return e;
 	wait_device(current_device());
 	return report(current_device());
 }
@@ -285,6 +299,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 	CUstream_st *s = stream_of(stream);
 	if (!s || !known(event) || event->device != s->device)
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred(s))
+		return e;
 	auto r = event->recording;
 	uint64_t mine = ++r->asked;
 	return enqueue(stream, [=] {
@@ -301,6 +317,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	ENTER(cudaErrorInvalidResourceHandle);
 	if (!known(event))
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred(stream_of(stream), cudaErrorStreamCaptureIsolation))
+		return e;
 	if (occ_emu::skips_wait())
 		return cudaSuccess;
 	auto r = event->recording;
@@ -313,6 +331,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 	ENTER(cudaErrorLaunchFailure);
 	if (!known(event))
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	auto r = event->recording;
 	uint64_t last = r->asked;
 	int device = event->device;
@@ -325,6 +345,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 	ENTER(cudaErrorLaunchFailure);
 	if (!known(event))
 		return note(cudaErrorInvalidResourceHandle);
+	if (cudaError_t e = barred_for_thread())
+		return e;
 	const Recording &r = *event->recording;
 	if (r.reached < r.asked)
 		advance();

@@ -23,7 +23,7 @@ $E/%.cu.o: %.cu | $V/.needs
 	$(call say,CXX,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(EMU_FLAGS) -MMD -MP -x c++ -include tests/cudaemu/cuda_emu.h -c -o $@ $<
 
-$(EMU_CUDART): $(patsubst %,$E/emu_%.o,core memory stream launch block shared warp fiber)
+$(EMU_CUDART): $(patsubst %,$E/emu_%.o,core memory stream graph launch block shared warp fiber)
 $(EMU_CUDART): EMU_LINK := -ldl
 $(EMU_CUBLAS): $E/emu_cublas.o $E/emu_gemm.o $(EMU_CUDART)
 $(EMU_CUBLAS): EMU_LINK := -lopenblas
