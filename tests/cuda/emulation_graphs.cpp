@@ -94,7 +94,7 @@ void replay()
 	p.enqueue();
 	cudaGraphExec_t executable = end(p.s);
 	REQUIRE(p.z() == 9 && first(p.d_y) == 0); /* nothing has run */
-	p.a = 100; /* as at capture: 2 */
+	p.a = 100;                                /* as at capture: 2 */
 	REQUIRE(!cudaGraphLaunch(executable, p.s) && p.z() == 2);
 	*p.pinned = 10; /* as at launch */
 	REQUIRE(!cudaGraphLaunch(executable, p.s) && p.z() == 22);

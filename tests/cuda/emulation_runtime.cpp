@@ -215,6 +215,16 @@ void foreign_stream()
 	REQUIRE(OCC_LAUNCH_ON(s, k_fill, 1, 32, 0, d_x, 1.0f) == cudaErrorInvalidResourceHandle);
 }
 
+void host_argument()
+{
+	static float x[N];
+	float *pinned;
+	REQUIRE(!cudaMallocHost((void **)&pinned, BYTES));
+	OCC_LAUNCH_ON(nullptr, k_fill, 1, 32, 0, pinned, 1.0f);
+	REQUIRE(!cudaGetLastError());
+	REQUIRE(OCC_LAUNCH_ON(nullptr, k_fill, 1, 32, 0, x, 1.0f) == cudaErrorIllegalAddress);
+}
+
 void bad_launch()
 {
 	float *d_x = device_floats();
@@ -293,6 +303,8 @@ const std::vector<Case> cases = {
 	{"dead-stream", dead_stream, "", ""},
 	{"foreign-stream", foreign_stream, "OCC_EMU_GPUS=2", "belongs to device 0"},
 	{"foreign-stream", foreign_stream, "OCC_EMU_GPUS=2", ""},
+	{"host-argument", host_argument, "", "argument 0 points to memory that is not"},
+	{"host-argument", host_argument, "", ""},
 	{"bad-launch", bad_launch, "", "kernel k_fill"},
 	{"bad-launch", bad_launch, "", ""},
 	{"no-memory", no_memory, "OCC_EMU_FAIL=cudaMalloc:2", ""},

@@ -74,6 +74,7 @@ struct Kernel {
 	void (*call)(void **arguments);
 	size_t count;
 	const size_t *sizes;
+	const bool *pointers; /* which arguments are */
 	char *shared, *shared_end;
 };
 const Kernel *register_kernel(const Kernel &kernel);
@@ -97,8 +98,9 @@ template <class... P, void (*F)(P...)> struct Registered<F> {
 	static const Kernel *make()
 	{
 		static const size_t sizes[] = {sizeof(P)..., 0};
+		static const bool pointers[] = {std::is_pointer<P>::value..., false};
 		return register_kernel({(const void *)F, __PRETTY_FUNCTION__, call, sizeof...(P),
-					sizes, __start_occ_shared, __stop_occ_shared});
+					sizes, pointers, __start_occ_shared, __stop_occ_shared});
 	}
 	static inline const Kernel *const kernel = make();
 

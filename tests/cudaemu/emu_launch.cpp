@@ -93,6 +93,19 @@ bool launchable(const Kernel &k, const Shape &s)
 	return false;
 }
 
+/* A pointer into the host's own memory, which a GPU would fault on. */
+bool reachable(const Kernel &k, void **arguments)
+{
+	for (size_t i = 0; i < k.count; i++) {
+		const void *p = k.pointers[i] ? *(void **)arguments[i] : nullptr;
+		if (!p || is_for_kernels(p))
+			continue;
+		say("kernel %s: argument %zu points to memory that is not the device's", k.name, i);
+		return false;
+	}
+	return true;
+}
+
 /* More than 48 KB has to be asked for, kernel by kernel. */
 size_t shared_limit(const Kernel *k)
 {
@@ -149,6 +162,8 @@ cudaError_t launch(const Kernel *k, dim3 grid, dim3 block, size_t shared_bytes, 
 	}
 	if (!launchable(*k, shape))
 		return note(cudaErrorInvalidConfiguration);
+	if (!reachable(*k, arguments))
+		return note(cudaErrorIllegalAddress);
 	if (shared_bytes > shared_limit(k)) {
 		say("kernel %s: %zu bytes of dynamic shared memory, %zu allowed", k->name,
 		    shared_bytes, shared_limit(k));

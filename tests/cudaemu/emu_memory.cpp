@@ -179,6 +179,11 @@ bool is_device(const void *p, size_t bytes)
 	const Piece *x = piece_of(p, bytes);
 	return x && x->device != HOST;
 }
+
+bool is_for_kernels(const void *p)
+{
+	return piece_of(p, 1) || piece_of((const char *)p - 1, 1);
+}
 } // namespace occ_emu
 
 using namespace occ_emu;

@@ -74,6 +74,8 @@ cudaError_t report(int device); /* at the end of a call that waited */
 
 /* Memory. */
 bool is_device(const void *p, size_t bytes); /* within one allocation */
+bool is_for_kernels(
+	const void *p); /* device or pinned memory, or the end of it, perhaps of nothing */
 
 /* Streams. Work is polled in the order of its stream until it returns true. It is polled by calls
  * that wait or ask, and when it is put on an idle stream: then once (OCC_EMU_STREAMS=eager). */
