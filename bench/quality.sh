@@ -5,7 +5,8 @@
 #
 #   bench/quality.sh            runs what is missing, then prints the table; stopped, it goes on where it was
 #   bench/quality.sh --table    the table of the runs that are complete
-#   bench/quality.sh --plot     the mean loss curves, also into $OUT/loss.svg
+#   bench/quality.sh --plot     the mean loss curves and differences to the baseline, also into $OUT/loss.svg and
+#                               $OUT/difference.svg (without those where all gradients are compressed: far above)
 #
 # In the environment: OUT=quality-out SEEDS="1 2 3 4 5" STEPS=600 MODEL="layers hidden heads seq_len"
 # VARIANTS="baseline cb" (default: all), SET="key=value ..." (last, in every run), CB=rank, DP=rank. A run that
@@ -118,9 +119,11 @@ case ${1:-} in
 '') run; summary table ;;
 --table) summary table ;;
 --plot)
-	rm -rf "$OUT/mean"
+	rm -rf "$OUT"/{mean,difference}
 	summary means
 	scripts/plot-loss "$OUT"/mean/*/metrics.jsonl "$OUT/loss.svg"
+	find "$OUT/difference" -name metrics.jsonl ! -path '*/cb_all*' -print0 | sort -z |
+		xargs -0 sh -c 'scripts/plot-loss "$@" "$0"' "$OUT/difference.svg"
 	;;
 *) echo "usage: bench/quality.sh [--table | --plot]" >&2; exit 2 ;;
 esac; exit # in one line: bash reads as it goes, and this file may change within hours

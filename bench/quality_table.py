@@ -1,7 +1,8 @@
 """Sums up the complete runs OUT/VARIANT-SEED/metrics.jsonl of bench/quality.sh.
 
     quality_table.py table OUT VARIANT...    prints a line for each variant
-    quality_table.py means OUT VARIANT...    writes the mean training loss as OUT/mean/VARIANT/metrics.jsonl
+    quality_table.py means OUT VARIANT...    writes the mean training loss as OUT/mean/VARIANT/metrics.jsonl, and
+                                             of five lines each the mean difference as OUT/difference/VARIANT/...
 
 Differences are to the baseline of the same seed. Seconds are the median of all lines, since the machine may
 have other work. Bytes are those of training steps.
@@ -65,15 +66,31 @@ def table(runs):
                          f"{wire['all'] / steps / 1e6:.3f}", f"{st.median(e['step_ms'] for e in train) / 1000:.3f}"))
 
 
+def write(path, losses):
+    """{step: loss} as plot-loss reads it; of nothing, nothing."""
+    if not losses:
+        return
+    os.makedirs(path, exist_ok=True)
+    with open(f"{path}/metrics.jsonl", "w") as f:
+        for step, loss in losses.items():
+            print(json.dumps({"event": "train", "iter": step, "loss": loss}), file=f)
+
+
+def over_seeds(curves):
+    return {step: st.mean(c[step] for c in curves) for step in curves[0]} if curves else {}
+
+
 def means(runs, out):
-    for name, mine in runs.items():
-        if not mine:
-            continue
-        os.makedirs(f"{out}/mean/{name}", exist_ok=True)
-        with open(f"{out}/mean/{name}/metrics.jsonl", "w") as f:
-            for same in zip(*(only(events, "train") for events in mine.values())):
-                mean = st.mean(e["loss"] for e in same)
-                print(json.dumps({"event": "train", "iter": same[0]["iter"], "loss": mean}), file=f)
+    curves = {name: {seed: {e["iter"]: e["loss"] for e in only(events, "train")} for seed, events in mine.items()}
+              for name, mine in runs.items()}
+    base = curves["baseline"]
+    for name, mine in curves.items():
+        write(f"{out}/mean/{name}", over_seeds(list(mine.values())))
+        far = over_seeds([{k: c[k] - base[s][k] for k in c} for s, c in mine.items() if s in base])
+        steps = list(far)
+        if name != "baseline":
+            write(f"{out}/difference/{name}", {steps[i]: st.mean(far[k] for k in steps[i - 4:i + 1])
+                                               for i in range(4, len(steps))})
 
 
 mode, out, *names = sys.argv[1:]
