@@ -71,10 +71,10 @@ LINK = $(LDFLAGS) $(KEEP) $(if $(SAN),-rdynamic) $(LIBS)
 
 # What the compiler needs; one line names what is missing, before anything is compiled.
 NEEDS := core $(BLAS) $(if $(filter 1,$(MPI)),mpi)
-# Where there is a CUDA toolkit and no sanitizer is wanted, tests run GPU code too, on the CPU.
+# Where there is a CUDA toolkit tests run GPU code too, on the CPU; the thread sanitizer cannot follow its fibers.
 # They take kernels as they are; else one architecture is enough to run them and to see registers spill.
 TEST_ARCH = $(or $(if $(filter file,$(origin CUDA_ARCH)),,$(CUDA_ARCH)),$(shell cat $B/cuda/.arch 2>/dev/null),90)
-NVCC := $(if $(SAN)$(filter-out 1,$(MPI)),,$(wildcard $(CUDA_HOME)/bin/nvcc))
+NVCC := $(if $(findstring thread,$(SAN))$(filter-out 1,$(MPI)),,$(wildcard $(CUDA_HOME)/bin/nvcc))
 RUN_TESTS = scripts/run-tests $(if $(NVCC),--cuda $B/cuda) --build $V --bin $(BIN) $(if $(SAN),--san $(SAN))
 
 SUBMAKE = $(MAKE) -s --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))

@@ -57,7 +57,7 @@ finish() {
 
 # From here on the program is that with GPU code, which runs on the CPU; or the test ends here.
 on_cuda() {
-	[ -n "${OCC_CUDA:-}" ] || { skip "GPU code on the CPU: no CUDA toolkit, or a sanitizer"; finish; }
+	[ -n "${OCC_CUDA:-}" ] || { skip "GPU code on the CPU: no CUDA toolkit, or the thread sanitizer"; finish; }
 	OCC_TRAIN=$OCC_CUDA/occ-train
 	export LD_LIBRARY_PATH=$OCC_CUDA/emu OPENBLAS_NUM_THREADS=1
 }

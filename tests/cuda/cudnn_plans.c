@@ -66,11 +66,11 @@ static double reduced(const struct hand *m, const struct sdpa_node *n, const int
 
 static double value(const struct hand *m, const struct sdpa_node *n, const int64_t i[4])
 {
+	if (n->op == SDPA_MATMUL) /* i need not be an index of what it multiplies */
+		return product(m, n, i);
 	double x = *element(m, n->x, i);
 	double b = n->b == SDPA_NONE ? 0 : *element(m, n->b, i);
 	switch (n->op) {
-	case SDPA_MATMUL:
-		return product(m, n, i);
 	case SDPA_MAXIMUM:
 	case SDPA_TOTAL:
 		return reduced(m, n, i);

@@ -164,6 +164,7 @@ void grid()
 	for (size_t i = 0; i < COUNT; i++)
 		REQUIRE(x[i] == 2.0 * (double)i + 7);
 	REQUIRE(total == COUNT);
+	REQUIRE(!cudaFree(d_x) && !cudaFree(d_total));
 }
 
 /* ---- Planted bugs. ---- */
@@ -284,6 +285,15 @@ __global__ void k_past_static(float *x)
 	past[threadIdx.x] = x[threadIdx.x];
 	x[threadIdx.x] = s[1];
 }
+
+/* Several: a register may still hold the last one. */
+void forgets()
+{
+	for (int i = 0; i < 8; i++) {
+		void *d_x;
+		REQUIRE(!cudaMalloc(&d_x, N));
+	}
+}
 #endif
 
 #ifdef OCC_UNDEFINED_IS_CHECKED
@@ -337,6 +347,7 @@ std::vector<Case> cases = {
 	{"past-end", just_runs<k_past_end>, "", "heap-buffer-overflow"},
 	{"past-dynamic", just_runs<k_past_dynamic>, "", "heap-buffer-overflow"},
 	{"past-static", just_runs<k_past_static>, "", "emulation_kernels.cpp"},
+	{"forgets", forgets, "", "LeakSanitizer"},
 #endif
 #ifdef OCC_UNDEFINED_IS_CHECKED
 	{"misaligned", just_runs<k_misaligned>, "", "misaligned"},

@@ -16,16 +16,24 @@ struct Piece {
 	bool ours;  /* not registered memory */
 };
 enum { HOST = -1 };
-auto &pieces = *new std::map<uintptr_t, Piece>; /* threads may outlive main() */
+/* By place(); threads may outlive main(). */
+auto &pieces = *new std::map<uintptr_t, Piece>;
+
+/* An address, but nothing that the leak sanitizer takes for one: what the program forgets to free
+ * is not held by this table. */
+uintptr_t place(const void *p)
+{
+	return (uintptr_t)p | (uintptr_t)1 << 63;
+}
 
 /* The allocation that p and `bytes` from it lie in, or NULL. */
 const Piece *piece_of(const void *p, size_t bytes)
 {
-	auto it = pieces.upper_bound((uintptr_t)p);
+	auto it = pieces.upper_bound(place(p));
 	if (it == pieces.begin())
 		return nullptr;
 	--it;
-	size_t from = (uintptr_t)p - it->first;
+	size_t from = place(p) - it->first;
 	if (from >= it->second.bytes || bytes > it->second.bytes - from)
 		return nullptr;
 	return &it->second;
@@ -45,7 +53,7 @@ bool touches_device(const void *p)
 
 cudaError_t release(void *p, bool device, const char *call)
 {
-	auto it = pieces.find((uintptr_t)p);
+	auto it = pieces.find(place(p));
 	if (it == pieces.end() || (it->second.device != HOST) != device || !it->second.ours) {
 		say("%s: %p is not what an allocation returned", call, p);
 		return note(cudaErrorInvalidValue);
@@ -68,7 +76,7 @@ cudaError_t allocate(void **p, size_t bytes)
 	if (bytes > left || posix_memalign(p, 256, bytes))
 		return note(cudaErrorMemoryAllocation);
 	memset(*p, 0xff, bytes); /* a GPU's memory holds garbage; NaN shows it */
-	pieces[(uintptr_t)*p] = {bytes, current_device(), true};
+	pieces[place(*p)] = {bytes, current_device(), true};
 	devices()[(size_t)current_device()].used += bytes;
 	return cudaSuccess;
 }
@@ -228,7 +236,7 @@ cudaError_t cudaFree(void *p)
 		return cudaSuccess;
 	if (cudaError_t e = barred_for_thread())
 		return e;
-	auto it = pieces.find((uintptr_t)p);
+	auto it = pieces.find(place(p));
 	if (it != pieces.end() && it->second.device != HOST)
 		wait_device(it->second.device);
 	return release(p, true, __func__);
@@ -250,7 +258,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 		return e;
 	if (posix_memalign(p, 4096, bytes))
 		return note(cudaErrorMemoryAllocation);
-	pieces[(uintptr_t)*p] = {bytes, HOST, true};
+	pieces[place(*p)] = {bytes, HOST, true};
 	return cudaSuccess;
 }
 
@@ -276,14 +284,14 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
 	ENTER(cudaErrorMemoryAllocation);
 	if (!bytes || piece_of(p, 1))
 		return note(cudaErrorInvalidValue);
-	pieces[(uintptr_t)p] = {bytes, HOST, false};
+	pieces[place(p)] = {bytes, HOST, false};
 	return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *p)
 {
 	ENTER(cudaErrorInvalidValue);
-	auto it = pieces.find((uintptr_t)p);
+	auto it = pieces.find(place(p));
 	if (it == pieces.end() || it->second.ours)
 		return note(cudaErrorInvalidValue);
 	wait_device(current_device());

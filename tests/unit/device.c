@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "parallel/lane.h"
 #include "tests/check.h"
+#include "tests/product_slots.h"
 #include "tests/slot_run.h"
 
 /* ---- The slots. ---- */
@@ -23,9 +24,6 @@ static void shape(struct run *r, int64_t *R, int64_t *C)
 	if (pick(r, 0, 1))
 		*C = (*C + 7) / 8 * 8;
 }
-
-#define OPS r->d->ops
-#define T_ r->d->type
 
 static void run_cast(struct run *r)
 {
@@ -57,57 +55,6 @@ static void run_gelu_backward(struct run *r)
 	void *dy = inout(r, n, T_), *dx = out(r, n, T_);
 	OPS->gelu_backward(r->d, n, x, dy, dx);
 	OPS->gelu_backward(r->d, n, x, dy, dy);
-}
-
-static void run_gemm(struct run *r)
-{
-	int64_t most = r->big ? 150 : 40, gap = pick(r, 0, 1) ? pick(r, 0, 20) : 0;
-	struct occ_gemm g = {.ta = (int)pick(r, 0, 1), .tb = (int)pick(r, 0, 1)};
-	g.m = pick(r, 1, most);
-	g.n = pick(r, 1, most);
-	g.k = pick(r, 1, most);
-	g.lda = (g.ta ? g.m : g.k) + gap;
-	g.ldb = (g.tb ? g.k : g.n) + gap;
-	g.ldc = g.n + gap;
-	g.c_type = T_ == OCC_BF16 && pick(r, 0, 1) ? OCC_BF16 : OCC_F32;
-	g.beta = (float)pick(r, 0, 1);
-	g.bias = g.beta == 0 && pick(r, 0, 1);
-	void *a = in(r, (g.ta ? g.k : g.m) * g.lda), *b = in(r, (g.tb ? g.n : g.k) * g.ldb);
-	void *bias = g.bias ? in(r, g.n) : NULL;
-	void *c = g.beta != 0 || gap ? inout(r, g.m * g.ldc, g.c_type)
-				     : out(r, g.m * g.ldc, g.c_type);
-	OPS->gemm(r->d, &g, a, b, bias, c);
-}
-
-/* Dense, rows of multiples of 8 as often as not; with GELU on the way out, where there is such. */
-static struct occ_gemm gelu_product(struct run *r)
-{
-	int64_t most = r->big ? 150 : 40;
-	struct occ_gemm g = {.tb = (int)pick(r, 0, 1), .c_type = T_};
-	setenv("OCC_GELU", pick(r, 0, 1) ? "fused" : "apart", 1);
-	g.m = pick(r, 1, most);
-	g.n = pick(r, 1, most);
-	g.n = pick(r, 0, 1) ? g.n : (g.n + 7) / 8 * 8;
-	g.k = g.lda = pick(r, 1, most);
-	g.ldb = g.tb ? g.k : g.n;
-	g.ldc = g.n;
-	return g;
-}
-
-static void run_gemm_gelu(struct run *r)
-{
-	struct occ_gemm g = gelu_product(r);
-	g.bias = (int)pick(r, 0, 1);
-	void *a = in(r, g.m * g.k), *b = in(r, g.n * g.k), *bias = g.bias ? in(r, g.n) : NULL;
-	void *h = out(r, g.m * g.n, T_);
-	OPS->gemm_gelu(r->d, &g, a, b, bias, h, out(r, g.m * g.n, T_));
-}
-
-static void run_gemm_gelu_backward(struct run *r)
-{
-	struct occ_gemm g = gelu_product(r);
-	void *a = in(r, g.m * g.k), *b = in(r, g.n * g.k), *h = in(r, g.m * g.n);
-	OPS->gemm_gelu_backward(r->d, &g, a, b, h, out(r, g.m * g.n, T_));
 }
 
 static void run_bias_backward(struct run *r)
