@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training with GPU code, which runs on the CPU: losses, gradient norms and weights against the independent
 # implementations of tests/golden, and where those have no run against the ref device; by NCCL and through host
-# memory the same bits, however late streams run; checkpoints go on. TIME: 900
+# memory the same bits, however late streams run; checkpoints go on. TIME: 1500
 . tests/lib.sh
 on_cuda
 . tests/golden/lib.sh
