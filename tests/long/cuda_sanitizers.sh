@@ -7,7 +7,7 @@ on_cuda
 . scripts/san-env
 san=$OCC_CUDA
 if [ -z "${OCC_SAN-}" ]; then
-	san=$(realpath --relative-to=. "${OCC_CUDA%/cuda}-address+undefined/cuda")
+	san=$(realpath -m --relative-to=. "${OCC_CUDA%/cuda}-address+undefined/cuda")
 	if ! make -s --no-print-directory -j"$(nproc)" SAN=address,undefined CUDA=1 CUDA_ARCH="$(cat "$OCC_CUDA/.arch")" \
 		"$san/occ-train" "$san/tests/unit/device" "$san/tests/unit/codec_slots" emulation >"$tmp/make" 2>&1; then
 		tail -n 20 "$tmp/make" >&2
