@@ -57,6 +57,8 @@ void occ_cuda_must(cudaError_t e, const char *what);
 
 void occ_cuda_blas(cublasStatus_t e, const char *what); /* the same for cuBLAS */
 
+int occ_cuda_asked(const char *name, const char *way); /* 1: the environment has NAME=WAY */
+
 /* 1: this thread is recording (cuda_graph.c) and a call has failed: nothing of the recording is
  * executed, so the caller goes on as if it had not; the first `what` and `why` are kept. */
 int occ_cuda_excused(const char *what, const char *why);

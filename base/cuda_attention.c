@@ -2,8 +2,6 @@
  * kernel, which is also what cuDNN is compared with (OCC_ATTENTION=plain in the environment). The
  * latter takes as many heads of a sequence at once as fit SCORES bytes of scores. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/cuda_cudnn.h"
 #include "base/cuda_softmax.h"
@@ -82,8 +80,7 @@ static struct occ_cuda_heads heads_of(const struct occ_attention *a)
 static struct occ_cudnn *fused(struct occ_device *d, const struct occ_attention *a)
 {
 	struct occ_cuda *c = occ_cuda_of(d);
-	const char *way = getenv("OCC_ATTENTION");
-	if (d->type != OCC_BF16 || a->drop.p > 0 || (way && !strcmp(way, "plain")))
+	if (d->type != OCC_BF16 || a->drop.p > 0 || occ_cuda_asked("OCC_ATTENTION", "plain"))
 		return NULL;
 	occ_check(c->now == &c->queue[OCC_COMPUTE], "attention on another queue");
 	if (!c->cudnn_asked)

@@ -4,8 +4,6 @@
  * have changed, it all begins again. A recording that fails has executed nothing: the work then
  * runs as it comes, and is not recorded again. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/cuda.h"
 #include "base/cuda_cudnn.h"
@@ -35,9 +33,8 @@ int occ_cuda_excused(const char *what, const char *why)
 
 void *occ_cuda_repeat_open(struct occ_device *d)
 {
-	const char *way = getenv("OCC_GRAPHS");
 	(void)d;
-	return way && !strcmp(way, "on") ? occ_alloc(1, sizeof(struct record)) : NULL;
+	return occ_cuda_asked("OCC_GRAPHS", "on") ? occ_alloc(1, sizeof(struct record)) : NULL;
 }
 
 /* A graph that still runs goes when it has ended. */

@@ -2,7 +2,6 @@
 #include "base/cuda_lt.h"
 
 #include <cublasLt.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -145,20 +144,14 @@ static struct plan *plan_of(struct occ_cuda_lt *lt, const struct key *key, uint6
 	return p;
 }
 
-static int asks_for(const char *variable, const char *way)
-{
-	const char *x = getenv(variable);
-	return x && !strcmp(x, way);
-}
-
 static struct occ_cuda_lt *open_lt(struct occ_cuda *c)
 {
 	if (c->lt_asked)
 		return c->lt;
 	struct occ_cuda_lt *lt = occ_alloc(1, sizeof(*lt));
 	c->lt_asked = 1;
-	lt->gelu = asks_for("OCC_GELU", "fused");
-	if (asks_for("OCC_BIAS", "plain") || cublasLtCreate(&lt->handle))
+	lt->gelu = occ_cuda_asked("OCC_GELU", "fused");
+	if (occ_cuda_asked("OCC_BIAS", "plain") || cublasLtCreate(&lt->handle))
 		occ_free(lt);
 	else
 		c->lt = lt;

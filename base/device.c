@@ -212,6 +212,10 @@ struct occ_device *occ_device_open(const char *name, enum occ_type type, int thr
 			gpu ? open_backend(gpu, name, type, threads, &unusable) : NULL;
 		if (d)
 			return d;
+		if (gpu && unusable.code == OCC_E_CONFIG) {
+			*e = unusable;
+			return NULL;
+		}
 		if (gpu) /* built for GPUs: whoever started it may have meant one */
 			occ_log(OCC_LOG_INFO, "%s; \"auto\" takes the cpu", unusable.text);
 		return open_backend(find("cpu", e), name, type, threads, e);

@@ -155,8 +155,39 @@ static void ask_for_queues(void)
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
+/* Ways that the environment chooses; the first is taken where it says nothing. */
+static const struct {
+	const char *name, *ways[2];
+} switches[] = {
+	{"OCC_ATTENTION", {"cudnn", "plain"}},
+	{"OCC_BIAS", {"fused", "plain"}},
+	{"OCC_GELU", {"apart", "fused"}},
+	{"OCC_GRAPHS", {"off", "on"}},
+};
+enum { NSWITCHES = sizeof(switches) / sizeof(switches[0]) };
+
+int occ_cuda_asked(const char *name, const char *way)
+{
+	const char *x = getenv(name);
+	return x && !strcmp(x, way);
+}
+
+static int check_switches(struct occ_err *e)
+{
+	for (int i = 0; i < NSWITCHES; i++) {
+		const char *name = switches[i].name, *const *ways = switches[i].ways;
+		const char *x = getenv(name);
+		if (x && *x && !occ_cuda_asked(name, ways[0]) && !occ_cuda_asked(name, ways[1]))
+			return occ_fail(e, OCC_E_CONFIG, "%s=%s in the environment: %s or %s", name,
+					x, ways[0], ways[1]);
+	}
+	return 0;
+}
+
 static int cuda_open(struct occ_device *d, struct occ_err *e)
 {
+	if (check_switches(e))
+		return -1;
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	pthread_once(&once, ask_for_queues);
 	struct occ_cuda *c = occ_alloc(1, sizeof(*c));

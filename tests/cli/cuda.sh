@@ -89,7 +89,9 @@ train() {
 	staged) settings=(OCC_EMU_GPUS=1) says="through host memory: .*have one GPU" ;;
 	esac
 	rm -rf "${tmp:?}/$way"
-	env "${settings[@]}" OCC_LOG=info:0 timeout 200 mpirun -q -n 8 "$OCC_TRAIN" --config "$name.json" "${gpu[@]}" \
+	# A step may take long where others work: silence is a failure after as long as the whole may take.
+	env "${settings[@]}" OCC_LOG=info:0 timeout 400 mpirun -q -n 8 "$OCC_TRAIN" --config "$name.json" "${gpu[@]}" \
+		--set train.timeout_s=300 \
 		"${sets[@]}" --set log.dir="$tmp/$way" >"$tmp/out" 2>&1 </dev/null || show || return
 	grep -q "$says" "$tmp/out" || show
 }

@@ -40,6 +40,8 @@ while IFS='|' read -r code text settings args; do
 	# shellcheck disable=SC2086
 	ends "$code" "$text" env $settings "${one[@]}" $args
 done <<'ROWS'
+2|OCC_GRAPHS=1 in the environment: off or on|OCC_GRAPHS=1|
+2|OCC_GELU=Fused in the environment: apart or fused|OCC_GELU=Fused|--set train.device=auto
 8|no GPU can be used: CUDA: no CUDA-capable device|OCC_EMU_GPUS=0|
 0|cpu fp32|OCC_EMU_GPUS=0|--set train.device=auto
 0|cuda fp32|OCC_EMU_GPUS=1|--set train.device=auto

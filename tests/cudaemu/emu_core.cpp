@@ -49,7 +49,10 @@ Failure read_failure()
 int device_count()
 {
 	const char *e = getenv("OCC_EMU_GPUS");
-	return e && *e ? atoi(e) : 1;
+	long n = e && *e ? atol(e) : 1;
+	if (n < 0 || n > 1024)
+		stop("OCC_EMU_GPUS=%s: 0 to 1024", e);
+	return (int)n;
 }
 
 size_t memory_size()
