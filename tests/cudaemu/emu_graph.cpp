@@ -54,6 +54,15 @@ template <class T> bool known(const std::set<T> &all, T x)
 	say("%s: a graph that is not, or is no more", current_call());
 	return false;
 }
+
+template <class T> cudaError_t destroy(std::set<T> &all, T x)
+{
+	if (!known(all, x))
+		return note(cudaErrorInvalidValue);
+	all.erase(x);
+	delete x;
+	return cudaSuccess;
+}
 } // namespace
 
 cudaError_t keep(CUstream_st *stream, occ_emu_poll poll)
@@ -151,22 +160,14 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph,
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
 	ENTER(cudaErrorInvalidValue);
-	if (!known(graphs, graph))
-		return note(cudaErrorInvalidValue);
-	graphs.erase(graph);
-	delete graph;
-	return cudaSuccess;
+	return destroy(graphs, graph);
 }
 
 /* What was launched of it still runs. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
 {
 	ENTER(cudaErrorInvalidValue);
-	if (!known(executables, executable))
-		return note(cudaErrorInvalidValue);
-	executables.erase(executable);
-	delete executable;
-	return cudaSuccess;
+	return destroy(executables, executable);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
