@@ -19,12 +19,22 @@ extern "C" {
 
 #include "base/device.h"
 
+enum { OCC_CUDA_PULSES = 64 };
+
+/* Points of a queue since the host last waited to the end (cuda_pulse.c). */
+struct occ_cuda_pulse {
+	cudaEvent_t at[OCC_CUDA_PULSES]; /* owned; made when first needed, from the first on */
+	int n, seen;                     /* put; known to be passed */
+	int64_t calls, skips;            /* after each point put, so many calls put none */
+};
+
 struct occ_cuda_queue {
 	cudaStream_t stream;
 	cublasHandle_t blas;
 	void *workspace; /* cuBLAS's: one a stream, so that its results repeat */
 	char *d_scratch; /* see occ_cuda_scratch */
 	size_t room;
+	struct occ_cuda_pulse pulse;
 	int64_t grown; /* how often: records of before hold pointers to what is gone */
 };
 
@@ -62,6 +72,14 @@ int occ_cuda_asked(const char *name, const char *way); /* 1: the environment has
 /* 1: this thread is recording (cuda_graph.c) and a call has failed: nothing of the recording is
  * executed, so the caller goes on as if it had not; the first `what` and `why` are kept. */
 int occ_cuda_excused(const char *what, const char *why);
+
+int occ_cuda_recording(void); /* 1: by this thread */
+
+/* A point of the current queue that shows later whether work goes on; not where nobody watches. */
+void occ_cuda_pulse(struct occ_device *d);
+int occ_cuda_moved(struct occ_cuda *c);   /* 1: points were passed since the last call */
+void occ_cuda_rested(struct occ_cuda *c); /* a wait has ended: points of before say nothing more */
+void occ_cuda_pulse_close(struct occ_cuda_pulse *p);
 
 /* Device memory for the call in hand, 256-byte aligned, of any content: the next call on the same
  * queue may use it again. Grows where a larger one than ever before is asked for;

@@ -21,6 +21,7 @@ void occ_cuda_gemm(struct occ_device *d, const struct occ_gemm *g, const void *d
 			  g->ldb <= INT_MAX && g->ldc <= INT_MAX,
 		  "product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
 		  (long long)g->k);
+	occ_cuda_pulse(d); /* products are most of all work */
 	if (g->bias && occ_cuda_lt(d, OCC_LT_BIAS, g, d_a, d_b, d_bias, NULL, d_c))
 		return;
 	if (g->bias)

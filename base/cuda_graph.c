@@ -24,6 +24,11 @@ static _Thread_local struct {
 	char why[160]; /* the first failure; "": none */
 } recording;
 
+int occ_cuda_recording(void)
+{
+	return recording.on;
+}
+
 int occ_cuda_excused(const char *what, const char *why)
 {
 	if (recording.on && !recording.why[0])
@@ -125,8 +130,10 @@ void occ_cuda_repeat(struct occ_device *d, void *repeated, void (*work)(void *ar
 		r->age = age(c);
 		return;
 	}
-	if ((r->exec || record(c, r, work, arg)) && launch(c, r))
+	if ((r->exec || record(c, r, work, arg)) && launch(c, r)) {
+		occ_cuda_pulse(d);
 		return;
+	}
 	give_up(c, r);
 	work(arg);
 }

@@ -266,8 +266,9 @@ struct occ_device_ops {
 
 enum { OCC_BOUND_BLOCK = 64, OCC_BOUND_RAW = 255 };
 
-/* What is looked at while the host waits for the device: it may wait for a peer that is gone. Time
- * that this process was stopped for does not count. */
+/* What is looked at while the host waits for the device: it may wait for a peer that is gone.
+ * Waited is since the device last got on with its work; time that this process was stopped for does
+ * not count. */
 struct occ_watch {
 	void (*look)(void *self, double waited_ms);
 	void *self;

@@ -57,6 +57,7 @@ static int refuse(struct occ_err *e, const char *what, cudaError_t why)
 
 static void close_queue(struct occ_cuda_queue *q)
 {
+	occ_cuda_pulse_close(&q->pulse);
 	if (q->blas)
 		cublasDestroy(q->blas);
 	if (q->stream) {
@@ -293,6 +294,7 @@ static void watched_sync(struct occ_device *d)
 		double now = occ_clock_ms();
 		waited += now - last > 1e3 ? 0 : now - last; /* this process was stopped */
 		last = now;
+		waited = occ_cuda_moved(occ_cuda_of(d)) ? 0 : waited;
 		for (struct occ_watch *w = d->watch; w; w = w->next)
 			w->look(w->self, waited);
 		if (waited > SPIN_MS)
@@ -301,6 +303,7 @@ static void watched_sync(struct occ_device *d)
 			sched_yield();
 	}
 	occ_cuda_must(e, "cudaStreamQuery");
+	occ_cuda_rested(occ_cuda_of(d));
 	(void)cudaGetLastError(); /* "not ready" is remembered as if it were an error */
 }
 

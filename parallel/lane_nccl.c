@@ -283,4 +283,5 @@ void occ_lane_end(struct occ_lane *l, void *mark)
 	occ_cuda_must(cudaEventRecord(l->last, l->at), "cudaEventRecord");
 	if (mark)
 		occ_cuda_must(cudaEventRecord(mark, l->at), "cudaEventRecord");
+	occ_cuda_pulse(l->dev);
 }
