@@ -53,14 +53,24 @@ void occ_err_print(const struct occ_err *e)
 	put_line(e->text);
 }
 
+static void put_line_with_place(const char *text)
+{
+	char line[1408];
+	snprintf(line, sizeof(line), "%s%s%s", place, place[0] ? ": " : "", text);
+	put_line(line);
+}
+
+void occ_err_print_place(const struct occ_err *e)
+{
+	put_line_with_place(e->text);
+}
+
 static void speak_and_abort(int code, const char *text) __attribute__((noreturn));
 static void speak_and_abort(int code, const char *text)
 {
-	char line[1408];
 	pthread_mutex_lock(&speaking); /* never released: whoever comes second waits for the end */
-	snprintf(line, sizeof(line), "%s%s%s", place, place[0] ? ": " : "", text);
 	fflush(stdout);
-	put_line(line);
+	put_line_with_place(text);
 	if (abort_hook)
 		abort_hook(code);
 	_exit(code);

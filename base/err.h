@@ -33,8 +33,11 @@ struct occ_err {
 int occ_fail(struct occ_err *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* "occ-train: TEXT\n" on standard error, no rank in it: refusals are spoken once. */
+/* "occ-train: TEXT\n" on standard error, no rank in it: a refusal of all ranks is spoken once. */
 void occ_err_print(const struct occ_err *e);
+
+/* "occ-train: PLACE: TEXT\n": a refusal that is this rank's alone. */
+void occ_err_print_place(const struct occ_err *e);
 
 /* "occ-train: PLACE: TEXT\n" on standard error, then the abort hook, then _exit(code).
  * If several threads die at once, the first speaks and ends the process. */

@@ -97,14 +97,14 @@ int occ_agree(struct occ_comm *c, const struct occ_err *e)
 {
 	/* The largest word is that of the lowest failing rank. */
 	int64_t word = e->code ? (int64_t)(c->size - c->rank) << 8 | e->code : 0;
-	int64_t top = word;
-	occ_comm_max_int64(c, &top, 1);
-	if (!top)
+	int64_t top[2] = {word, !word}; /* and whether any has none */
+	occ_comm_max_int64(c, top, 2);
+	if (!top[0])
 		return OCC_OK;
-	if (top == word)
-		occ_err_print(e);
+	if (top[0] == word)
+		(top[1] ? occ_err_print_place : occ_err_print)(e);
 	occ_comm_barrier(c); /* nobody ends the job before the line is out */
-	return (int)(top & 0xff);
+	return (int)(top[0] & 0xff);
 }
 
 int occ_differs(struct occ_comm *c, uint64_t word)

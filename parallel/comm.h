@@ -134,7 +134,8 @@ void occ_comm_sum_double(struct occ_comm *c, double *x, int n);
 void occ_comm_max_int64(struct occ_comm *c, int64_t *x, int n);
 void occ_comm_barrier(struct occ_comm *c);
 
-/* Collective. The lowest rank with a failure prints its line; every rank returns its code, or 0. */
+/* Collective. The lowest rank with a failure prints its line, with its place if others had none;
+ * every rank returns its code, or 0. */
 int occ_agree(struct occ_comm *c, const struct occ_err *e);
 /* Collective. Nonzero if the ranks do not all pass the same word. */
 int occ_differs(struct occ_comm *c, uint64_t word);

@@ -92,7 +92,7 @@ done <<'ROWS'
 8|rank 1 .*GPU memory: .* wanted|1|OCC_EMU_FAIL=cudaMallocAsync:9|--set parallel.data=2
 8|rank 1 .*launch failure|1|OCC_EMU_FAIL=cudaLaunchKernel:30|--set parallel.pipeline=2
 8|rank 0 .*cublasGemmEx: the function failed|0|OCC_EMU_FAIL=cublasGemmEx:3|--set parallel.tensor=2
-8|no GPU can be used: CUDA: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2
+8|rank 1 .*no GPU can be used: CUDA: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2
 8|some ranks can use a GPU and some cannot|1|OCC_EMU_GPUS=0|--set parallel.data=2 --set train.device=auto
 7|NCCL, gradients between stages: remote process|0|OCC_EMU_NCCL_ASYNC=5|--set parallel.pipeline=2
 7|NCCL, replicas: remote process|1|OCC_EMU_NCCL_ASYNC=5|--set parallel.data=2

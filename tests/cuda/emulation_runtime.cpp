@@ -313,6 +313,16 @@ const std::vector<Case> cases = {
 	{"broken-kernel", broken_kernel, "OCC_EMU_FAIL=cudaLaunchKernel:2 OCC_EMU_STREAMS=lazy",
 	 ""},
 	{"broken-product", broken_product, "OCC_EMU_FAIL=cublasSgemm:2", ""},
+	{"wait-there", wait_there, "OCC_EMU_STREAMS=lazy:x",
+	 "OCC_EMU_STREAMS=lazy:x: eager or lazy:SEED"},
+	{"wait-there", wait_there, "OCC_EMU_STREAMS=lazily", "eager or lazy:SEED"},
+	{"wait-there", wait_there, "OCC_EMU_STREAMS=5", "eager or lazy:SEED"},
+	{"wait-there", wait_there, "OCC_EMU_ORDER=random:", "OCC_EMU_ORDER=random:: forward"},
+	{"wait-there", wait_there, "OCC_EMU_ORDER=backward", "forward, reverse or random:SEED"},
+	{"wait-there", wait_there, "OCC_EMU_GPUS=many", "OCC_EMU_GPUS=many: 0 to 1024"},
+	{"wait-there", wait_there, "OCC_EMU_MEM=-5", "OCC_EMU_MEM=-5: bytes"},
+	{"wait-there", wait_there, "OCC_EMU_FAIL=cudaMalloc", "CALL:N, as cudaMalloc:3"},
+	{"wait-there", wait_there, "OCC_EMU_SKIP=+", "N or N+"},
 };
 } // namespace
 

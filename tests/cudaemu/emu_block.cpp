@@ -50,10 +50,9 @@ Order read_order()
 		return FORWARD;
 	if (!strcmp(e, "reverse"))
 		return REVERSE;
-	if (strncmp(e, "random", 6))
-		stop("OCC_EMU_ORDER=%s: forward, reverse or random:SEED", e);
-	if (e[6] == ':')
-		rng.seed((unsigned)atoi(e + 7));
+	if (strcmp(e, "random"))
+		rng.seed((unsigned)number("OCC_EMU_ORDER", after("random:", e), 0,
+					  "forward, reverse or random:SEED"));
 	return RANDOM;
 }
 

@@ -3,6 +3,7 @@
  * them call themselves the same GPU. */
 #include "tests/cudaemu/emu_runtime.h"
 
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -40,8 +41,7 @@ Failure read_failure()
 	const char *e = getenv("OCC_EMU_FAIL"), *colon = e ? strrchr(e, ':') : nullptr;
 	if (!e || !*e)
 		return f;
-	if (!colon || (f.nth = atol(colon + 1)) < 1)
-		stop("OCC_EMU_FAIL=%s: CALL:N, as cudaMalloc:3", e);
+	f.nth = number("OCC_EMU_FAIL", colon ? colon + 1 : "", 1, "CALL:N, as cudaMalloc:3");
 	f.call.assign(e, (size_t)(colon - e));
 	return f;
 }
@@ -49,8 +49,8 @@ Failure read_failure()
 int device_count()
 {
 	const char *e = getenv("OCC_EMU_GPUS");
-	long n = e && *e ? atol(e) : 1;
-	if (n < 0 || n > 1024)
+	long n = e && *e ? number("OCC_EMU_GPUS", e, 0, "0 to 1024") : 1;
+	if (n > 1024)
 		stop("OCC_EMU_GPUS=%s: 0 to 1024", e);
 	return (int)n;
 }
@@ -58,7 +58,8 @@ int device_count()
 size_t memory_size()
 {
 	const char *e = getenv("OCC_EMU_MEM");
-	return e && *e ? strtoull(e, nullptr, 0) : (size_t)8 << 30;
+	return e && *e ? (size_t)number("OCC_EMU_MEM", e, 0, "bytes of a GPU's memory")
+		       : (size_t)8 << 30;
 }
 
 bool bad_device(int device)
@@ -122,12 +123,33 @@ void stop(const char *format, ...)
 	abort();
 }
 
+const char *after(const char *word, const char *text)
+{
+	size_t n = strlen(word);
+	return strncmp(text, word, n) ? "" : text + n;
+}
+
+long number(const char *setting, const char *digits, long low, const char *should)
+{
+	char *end;
+	errno = 0;
+	long n = strtol(digits, &end, 10);
+	if (end == digits || *end || errno || n < low)
+		stop("%s=%s: %s", setting, getenv(setting), should);
+	return n;
+}
+
 bool skips_wait()
 {
-	static const char *e = getenv("OCC_EMU_SKIP");
-	static const long nth = e ? atol(e) : 0;
+	static const char *set = getenv("OCC_EMU_SKIP");
+	static const std::string e = set ? set : "";
+	static const bool all = !e.empty() && e.back() == '+';
+	static const long nth =
+		e.empty()
+			? 0
+			: number("OCC_EMU_SKIP", e.substr(0, e.size() - all).c_str(), 1, "N or N+");
 	static long seen;
-	return nth > 0 && (++seen == nth || (seen > nth && strchr(e, '+')));
+	return nth > 0 && (++seen == nth || (seen > nth && all));
 }
 
 namespace
@@ -181,24 +203,32 @@ cudaError_t report(int device)
 	return d.reported ? note(d.fault) : cudaSuccess;
 }
 
+namespace
+{
+/* What OCC_EMU_STREAMS asks for: -1 for eager, else lazy's seed. */
+long streams_seed()
+{
+	static const long seed = [] {
+		const char *e = getenv("OCC_EMU_STREAMS");
+		if (!e || !*e || !strcmp(e, "eager"))
+			return -1L;
+		if (!strcmp(e, "lazy"))
+			return 7L;
+		return number("OCC_EMU_STREAMS", after("lazy:", e), 0, "eager or lazy:SEED");
+	}();
+	return seed;
+}
+} // namespace
+
 unsigned random_below(size_t n)
 {
-	static std::mt19937 rng = [] {
-		const char *e = getenv("OCC_EMU_STREAMS");
-		return std::mt19937(e && !strncmp(e, "lazy:", 5) ? (unsigned)atoi(e + 5) : 7);
-	}();
+	static std::mt19937 rng((unsigned)streams_seed());
 	return (unsigned)(rng() % n);
 }
 
 bool lazy()
 {
-	static const bool chosen = [] {
-		const char *e = getenv("OCC_EMU_STREAMS");
-		if (e && *e && strncmp(e, "lazy", 4) && strcmp(e, "eager"))
-			stop("OCC_EMU_STREAMS=%s: eager or lazy:SEED", e);
-		return e && !strncmp(e, "lazy", 4);
-	}();
-	return chosen;
+	return streams_seed() >= 0;
 }
 
 std::vector<Device> &devices()

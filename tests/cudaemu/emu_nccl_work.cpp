@@ -169,9 +169,10 @@ bool poll(const std::shared_ptr<Group> &g, size_t stream)
 bool lost(Communicator &c)
 {
 	static long seen;
-	const char *after = getenv("OCC_EMU_NCCL_ASYNC");
+	const char *asked = getenv("OCC_EMU_NCCL_ASYNC"); /* tests change it on the way */
 	bool was = c.error == ncclRemoteError;
-	if (++seen >= (after && *after ? atol(after) : LONG_MAX))
+	if (++seen >=
+	    (asked && *asked ? number("OCC_EMU_NCCL_ASYNC", asked, 1, "operations") : LONG_MAX))
 		c.error = ncclRemoteError;
 	return was;
 }

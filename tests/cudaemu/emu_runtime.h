@@ -43,6 +43,12 @@ void give_lock_away(); /* for a moment; other threads may then change anything *
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The rest of a text that begins with `word`, else "". */
+const char *after(const char *word, const char *text);
+/* The whole number, at least `low`, that a setting of the environment ends in (`digits`); else it
+ * stops and says what the setting `should` be. */
+long number(const char *setting, const char *digits, long low, const char *should);
+
 /* OCC_EMU_FAIL=CALL:N: whether this is the N-th call of that function. */
 bool fails(const char *call);
 
