@@ -147,7 +147,7 @@ bool skips_wait()
 	static const long nth =
 		e.empty()
 			? 0
-			: number("OCC_EMU_SKIP", e.substr(0, e.size() - all).c_str(), 1, "N or N+");
+			: number("OCC_EMU_SKIP", e.substr(0, e.size() - all).c_str(), 0, "N or N+");
 	static long seen;
 	return nth > 0 && (++seen == nth || (seen > nth && all));
 }
