@@ -104,7 +104,7 @@ static void lane_reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type
 	int size = g->comm->size, me = g->comm->rank;
 	size_t own = slice_bytes(g, n, type, me);
 	char *d_own = d_x + slice_at(g, n, type, me), *d_parts = g->d_parts;
-	occ_lane_begin(g->lane);
+	occ_lane_begin(g->lane, NULL);
 	for (int r = 0; r < size; r++) {
 		if (r == me)
 			continue;
@@ -116,7 +116,7 @@ static void lane_reduce(struct occ_group *g, char *d_x, int64_t n, enum occ_type
 	g->dev->ops->copy(g->dev, d_parts + (size_t)me * own, d_own, own);
 	g->dev->ops->fold(g->dev, size, (int64_t)(own / occ_type_size(type)), type, max, d_parts,
 			  d_own);
-	occ_lane_begin(g->lane);
+	occ_lane_begin(g->lane, NULL);
 	for (int r = 0; r < size; r++) {
 		if (r == me)
 			continue;
@@ -211,11 +211,11 @@ static void bcast_by_lane(struct occ_group *g, float *d_x, size_t bytes)
 {
 	struct occ_comm *c = g->comm;
 	int parent, child[32], n = occ_tree(c->rank, c->size, 0, &parent, child);
-	occ_lane_begin(g->lane);
+	occ_lane_begin(g->lane, NULL);
 	if (parent >= 0)
 		occ_lane_recv(g->lane, d_x, bytes, parent);
 	occ_lane_end(g->lane, NULL);
-	occ_lane_begin(g->lane);
+	occ_lane_begin(g->lane, NULL);
 	for (int i = 0; i < n; i++) {
 		occ_lane_send(g->lane, d_x, bytes, child[i]);
 		if (c->traffic)
@@ -302,7 +302,7 @@ static void gather_by_lane(struct occ_group *g, char *d_x, int64_t rows, size_t 
 {
 	int me = g->comm->rank, size = g->comm->size;
 	struct rows own = part_of(rows, me, size, 0, rows);
-	occ_lane_begin(g->lane);
+	occ_lane_begin(g->lane, NULL);
 	for (int r = 0; r < size; r++) {
 		struct rows p = part_of(rows, r, size, 0, rows);
 		if (r == me)

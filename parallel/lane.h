@@ -4,9 +4,10 @@
  *
  * Transfers stand between begin and end: one group, of which no transfer waits for another. A group
  * lane works on the queue that is current at `begin`. A pair lane has a queue of its own: the group
- * waits for what is enqueued on the current queue so far and holds up nothing; `mark` says when it
- * is over. Errors and peers that are gone end the run (7) from within the next wait for the device,
- * after the time limit of the communicator at the latest. */
+ * waits for the mark `after`, or, if that is NULL, for what is enqueued on the current queue so
+ * far, and holds up nothing; `mark` says when it is over. Errors and peers that are gone end the
+ * run (7) from within the next wait for the device, after the time limit of the communicator at the
+ * latest. */
 #ifndef OCC_PARALLEL_LANE_H
 #define OCC_PARALLEL_LANE_H
 
@@ -29,7 +30,7 @@ struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d
 				    const char *what);
 void occ_lane_close(struct occ_lane *l); /* NULL is allowed */
 
-void occ_lane_begin(struct occ_lane *l);
+void occ_lane_begin(struct occ_lane *l, void *after);
 /* Device memory; `peer` counts within the lane. 0 bytes move nothing, at both ends. */
 void occ_lane_send(struct occ_lane *l, const void *d_x, size_t bytes, int peer);
 void occ_lane_recv(struct occ_lane *l, void *d_x, size_t bytes, int peer);

@@ -164,7 +164,7 @@ static struct occ_lane *start(struct occ_comm *world, struct occ_device *d, cons
 static void greet(struct occ_lane *l, int size, int rank)
 {
 	char *d_x = l->dev->ops->alloc(l->dev, (size_t)size * 2 * sizeof(float));
-	occ_lane_begin(l);
+	occ_lane_begin(l, NULL);
 	for (int r = 0; r < size; r++) {
 		if (r == rank)
 			continue;
@@ -254,14 +254,15 @@ static void must(struct occ_lane *l, ncclResult_t r)
 		fail(l, r);
 }
 
-void occ_lane_begin(struct occ_lane *l)
+void occ_lane_begin(struct occ_lane *l, void *after)
 {
 	l->at = l->is_pair ? l->own : occ_cuda_stream(l->dev);
-	if (l->is_pair) {
-		occ_cuda_must(cudaEventRecord(l->before, occ_cuda_stream(l->dev)),
-			      "cudaEventRecord");
-		occ_cuda_must(cudaStreamWaitEvent(l->own, l->before, 0), "cudaStreamWaitEvent");
+	if (l->is_pair && !after) {
+		after = l->before;
+		l->dev->ops->mark(l->dev, after);
 	}
+	if (l->is_pair)
+		occ_cuda_must(cudaStreamWaitEvent(l->own, after, 0), "cudaStreamWaitEvent");
 	must(l, ncclGroupStart());
 }
 

@@ -35,9 +35,9 @@ void occ_lane_close(struct occ_lane *l)
 	(void)l;
 }
 
-void occ_lane_begin(struct occ_lane *l)
+void occ_lane_begin(struct occ_lane *l, void *after)
 {
-	(void)l;
+	(void)l, (void)after;
 }
 
 void occ_lane_send(struct occ_lane *l, const void *d_x, size_t bytes, int peer)

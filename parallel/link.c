@@ -86,6 +86,7 @@ static void open_wires(struct occ_link *l)
 		for (int i = 0; i < 2; i++) {
 			l->d_wire[i] = d->ops->alloc(d, longest(l));
 			l->busy[i] = d->ops->mark_open(d);
+			l->emptied[i] = d->ops->mark_open(d);
 		}
 		return;
 	}
@@ -146,6 +147,7 @@ void occ_link_release(struct occ_link *l)
 		if (l->wire[i])
 			d->ops->free_host(d, l->wire[i]);
 		d->ops->mark_close(d, l->busy[i]);
+		d->ops->mark_close(d, l->emptied[i]);
 		if (l->d_wire[i])
 			d->ops->free(d, l->d_wire[i]);
 	}
@@ -197,7 +199,7 @@ static int across(const struct occ_link *l)
 	return l->comm->rank < l->conf.peer;
 }
 
-/* Wire w of `bytes` may come: after what has been enqueued on it, by a lane. */
+/* Wire w of `bytes` may come: by a lane once what was there before has been unpacked. */
 static void post_wire(struct occ_link *l, int w, size_t bytes, const struct occ_route *r)
 {
 	if (!l->lane) {
@@ -205,14 +207,15 @@ static void post_wire(struct occ_link *l, int w, size_t bytes, const struct occ_
 				   &l->req[w]);
 		return;
 	}
-	device(l)->ops->queue(device(l), OCC_PIPE);
-	occ_lane_begin(l->lane);
+	occ_lane_begin(l->lane, l->emptied[w]);
 	occ_lane_recv(l->lane, l->d_wire[w], bytes, across(l));
 	occ_lane_end(l->lane, l->busy[w]);
-	device(l)->ops->queue(device(l), OCC_COMPUTE);
 }
 
-/* Posts receives ahead: two at most, and never more than the step has. */
+/* Posts receives ahead: two at most, and never more than the step has. Not those of a lane: CUDA
+ * may let the GPU run empty before it loads code that is used for the first time, and a receive
+ * waits for what this host has yet to enqueue. Where the host runs ahead they are early all the
+ * same. */
 static void expect(struct occ_link *l)
 {
 	for (; l->left && l->posted - l->taken < 2; l->posted++, l->left--) {
@@ -225,7 +228,7 @@ static void expect(struct occ_link *l)
 		if (varies(&r))
 			occ_comm_post_recv(l->comm, &l->length[w], sizeof(l->length[w]),
 					   l->conf.peer, length_tag_of(l), &l->head[w]);
-		else
+		else if (!l->lane)
 			post_wire(l, w, r.codec ? occ_link_bound(l) : l->bytes, &r);
 	}
 }
@@ -324,7 +327,7 @@ static void turn_to(struct occ_link *l, enum occ_queue to)
 
 static void send_by_lane(struct occ_link *l, int w, size_t bytes)
 {
-	occ_lane_begin(l->lane);
+	occ_lane_begin(l->lane, NULL);
 	occ_lane_send(l->lane, l->d_wire[w], bytes, across(l));
 	occ_lane_end(l->lane, l->busy[w]);
 }
@@ -382,14 +385,15 @@ static size_t arrive(struct occ_link *l, int w, const struct occ_route *r)
 			occ_die(OCC_E_COMM, "rank %d announced a wire of %lld bytes, at most %zu",
 				l->conf.peer, (long long)l->length[w], bytes);
 		bytes = (size_t)l->length[w];
-		post_wire(l, w, bytes, r);
 	}
+	if (varies(r) || l->lane)
+		post_wire(l, w, bytes, r);
 	wait_for(l, &l->req[w]);
 	return bytes;
 }
 
 /* Wire w, of `bytes`, to the slice. */
-static void empty(struct occ_link *l, int w, size_t bytes, const struct occ_route *r, char *d_slice)
+static void take(struct occ_link *l, int w, size_t bytes, const struct occ_route *r, char *d_slice)
 {
 	struct occ_device *d = device(l);
 	void *d_wire = l->d_wire[l->lane ? w : 0];
@@ -403,6 +407,8 @@ static void empty(struct occ_link *l, int w, size_t bytes, const struct occ_rout
 		unpack(l, d_wire, bytes, d_slice);
 	else if (l->lane)
 		d->ops->copy(d, d_slice, d_wire, bytes);
+	if (l->lane)
+		d->ops->mark(d, l->emptied[w]);
 }
 
 void occ_link_recv(struct occ_link *l, void *d_x, void *free)
@@ -415,7 +421,7 @@ void occ_link_recv(struct occ_link *l, void *d_x, void *free)
 		size_t bytes = arrive(l, w, &r);
 		d->ops->queue(d, OCC_PIPE);
 		d->ops->after(d, free);
-		empty(l, w, bytes, &r, (char *)d_x + slice_offset(l));
+		take(l, w, bytes, &r, (char *)d_x + slice_offset(l));
 		turn_to(l, OCC_COMPUTE);
 	}
 	l->taken++;

@@ -44,10 +44,11 @@ struct occ_link {
 	int64_t n;    /* rows of this rank's slice */
 	size_t bytes; /* of the slice, dense */
 	struct occ_stream stream;
-	int has_stream;        /* some transfer may be compressed */
-	struct occ_lane *lane; /* owned; NULL: through host memory */
-	void *d_wire[2];       /* owned; [1] of lanes only; NULL: not needed */
-	void *ready, *busy[2]; /* marks: OCC_PIPE's turn or OCC_COMPUTE's; of a lane's wires */
+	int has_stream;                /* some transfer may be compressed */
+	struct occ_lane *lane;         /* owned; NULL: through host memory */
+	void *d_wire[2];               /* owned; [1] of lanes only; NULL: not needed */
+	void *ready;                   /* mark: OCC_PIPE's turn or OCC_COMPUTE's */
+	void *busy[2], *emptied[2];    /* marks of a lane's wires: moved; unpacked */
 	struct occ_supports supports;  /* forward links that gradients follow */
 	struct occ_supports *followed; /* backward links: of the forward link; borrowed */
 	void *wire[2];                 /* owned host memory; not of lanes */

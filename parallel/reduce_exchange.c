@@ -121,7 +121,7 @@ static void gather_by_lane(struct occ_reduce *r)
 {
 	struct occ_comm *c = r->leaders.comm;
 	char *at = r->wire;
-	occ_lane_begin(r->leaders.lane);
+	occ_lane_begin(r->leaders.lane, NULL);
 	for (int k = 0; k < c->size; k++) {
 		if (k != c->rank) {
 			occ_lane_send(r->leaders.lane, r->d_wire, r->bytes[c->rank], k);

@@ -33,6 +33,7 @@ cublasStatus_t product(const char *call, cublasHandle_t h, Product p)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!shapes_fit(call, p))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	first_use(code_of(call, p), stream_of(h->stream));
 	cudaError_t e = enqueue_work(h->stream, [p] {
 		std::vector<float> out;
 		for (int i = 0; i < p.batch; i++) {

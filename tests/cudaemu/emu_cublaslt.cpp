@@ -352,6 +352,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 	w.p.d.data = d;
 	if (!work_fits(w) || !buffers_fit(w) || (bytes && !is_device(workspace, bytes)))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	first_use(code_of(__func__, w.p), stream_of(stream));
 	if (enqueue_work(stream, [w] { run(w); }))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	return CUBLAS_STATUS_SUCCESS;

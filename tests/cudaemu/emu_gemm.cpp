@@ -119,4 +119,13 @@ void multiply(const Product &p, int i, std::vector<float> &out)
 			out[(size_t)(j * p.m + r)] += p.beta * c_column[(size_t)r];
 	}
 }
+
+std::string code_of(const char *call, const Product &p)
+{
+	std::string code = call;
+	for (int64_t x : {(int64_t)p.ta, (int64_t)p.tb, p.m, p.n, p.k, (int64_t)p.a.type,
+			  (int64_t)p.d.type, (int64_t)p.batch})
+		code += " " + std::to_string(x);
+	return code;
+}
 } // namespace occ_emu

@@ -4,6 +4,7 @@
 #define OCC_TESTS_EMU_GEMM_H
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <library_types.h>
@@ -35,6 +36,8 @@ float element(const void *x, cudaDataType type, int64_t at);
 bool types_fit(const char *call, const Product &p);
 /* Whether shapes, leading dimensions and the sizes of the allocations fit each other. */
 bool shapes_fit(const char *call, const Product &p);
+/* Which code multiplies: other types, layouts and sizes, other code. */
+std::string code_of(const char *call, const Product &p);
 /* The i-th result before it is rounded, m x n without gaps. */
 void multiply(const Product &p, int i, std::vector<float> &out);
 } // namespace occ_emu

@@ -169,6 +169,7 @@ cudaError_t launch(const Kernel *k, dim3 grid, dim3 block, size_t shared_bytes, 
 		    shared_bytes, shared_limit(k));
 		return note(cudaErrorInvalidValue);
 	}
+	first_use(k->name, s);
 	if (fails("cudaLaunchKernel"))
 		return enqueue_work(stream, [s] {
 			devices()[(size_t)s->device].fault = cudaErrorLaunchFailure;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -92,10 +93,14 @@ cudaError_t enqueue_work(cudaStream_t stream,
 void wait_until(const std::function<bool()> &done);
 void wait_stream(CUstream_st *stream);
 void wait_device(int device); /* all of its streams */
-bool step();                  /* one piece of work of any stream; false: none can go on */
-void advance();               /* for calls that ask: what can go on; one piece if lazy */
-void in_flight(int change);   /* work that waits for another process */
-void stuck(int change);       /* work that will never end unless it is aborted */
+/* OCC_EMU_LOAD=waits: code is loaded when it is first used, and all streams of the device have to
+ * run empty for it, as may happen to CUDA's; =always: as if it were loaded again each time. What a
+ * stream waits for must not be up to what this thread does next. */
+void first_use(const std::string &code, CUstream_st *stream);
+bool step();                /* one piece of work of any stream; false: none can go on */
+void advance();             /* for calls that ask: what can go on; one piece if lazy */
+void in_flight(int change); /* work that waits for another process */
+void stuck(int change);     /* work that will never end unless it is aborted */
 
 const std::vector<CUstream_st *> &all_streams();
 

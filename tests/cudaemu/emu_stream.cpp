@@ -1,12 +1,15 @@
 /* Streams and events. OCC_EMU_STREAMS=eager runs work when it is put on a stream, so far as it can
  * go on; lazy:SEED leaves all work until a call waits for some, and mixes the streams at random,
- * which shows a missing wait between them. */
+ * which shows a missing wait between them. OCC_EMU_DEPTH=N: a call that puts more than N pieces of
+ * work on a stream waits until there is room, as launches do. */
 #include "tests/cudaemu/emu_runtime.h"
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <set>
+#include <string>
 #include <time.h>
 
 struct Recording {
@@ -65,6 +68,30 @@ bool known(cudaEvent_t e)
 		return true;
 	say("an event that is not, or is no more");
 	return false;
+}
+
+size_t depth()
+{
+	static const size_t n = [] {
+		const char *e = getenv("OCC_EMU_DEPTH");
+		return e && *e ? (size_t)number("OCC_EMU_DEPTH", e, 1, "pieces of work") : SIZE_MAX;
+	}();
+	return n;
+}
+
+enum Loading { AT_ONCE, WAITS, ALWAYS };
+
+Loading loading()
+{
+	static const Loading chosen = [] {
+		const char *e = getenv("OCC_EMU_LOAD");
+		if (!e || !*e)
+			return AT_ONCE;
+		if (strcmp(e, "waits") && strcmp(e, "always"))
+			stop("OCC_EMU_LOAD=%s: waits or always", e);
+		return *e == 'w' ? WAITS : ALWAYS;
+	}();
+	return chosen;
 }
 
 void wait_for_null_order(CUstream_st *null_stream)
@@ -154,6 +181,15 @@ void wait_device(int device)
 	});
 }
 
+void first_use(const std::string &code, CUstream_st *stream)
+{
+	static auto &loaded = *new std::set<std::pair<int, std::string>>;
+	if (loading() == AT_ONCE || !stream || stream->capture)
+		return;
+	if (loaded.insert({stream->device, code}).second || loading() == ALWAYS)
+		wait_device(stream->device);
+}
+
 cudaError_t enqueue(cudaStream_t stream, occ_emu_poll poll)
 {
 	CUstream_st *s = stream_of(stream);
@@ -168,6 +204,8 @@ cudaError_t enqueue(cudaStream_t stream, occ_emu_poll poll)
 		s->queue.push_back(std::move(poll));
 		wait_stream(s);
 	} else if (lazy() || !s->queue.empty() || !poll()) {
+		if (s->queue.size() >= depth())
+			wait_until([=] { return s->queue.size() < depth(); });
 		s->queue.push_back(std::move(poll));
 	}
 	return cudaSuccess;
@@ -192,7 +230,7 @@ extern "C" {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
 {
 	ENTER(cudaErrorMemoryAllocation);
-	*stream = new CUstream_st{current_device(), (flags & cudaStreamNonBlocking) != 0, {}};
+	*stream = new CUstream_st{current_device(), (flags & cudaStreamNonBlocking) != 0, {}, {}};
 	streams.push_back(*stream);
 	return cudaSuccess;
 }
