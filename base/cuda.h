@@ -62,6 +62,10 @@ static inline cudaStream_t occ_cuda_stream(const struct occ_device *d)
 	return occ_cuda_of(d)->now->stream;
 }
 
+/* A stream that waits for none but those it is told to; urgent: before others where the GPU can
+ * choose, as transfers and what they wait for should be. */
+cudaError_t occ_cuda_stream_open(cudaStream_t *s, int urgent);
+
 /* Dies (8) unless e is success: the line names `what` and CUDA's word for it. */
 void occ_cuda_must(cudaError_t e, const char *what);
 

@@ -85,14 +85,17 @@ static void cuda_close(struct occ_device *d)
 	d->impl = NULL;
 }
 
-/* Transfers and what they wait for go before passes where the GPU can choose. */
-static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
+cudaError_t occ_cuda_stream_open(cudaStream_t *s, int urgent)
 {
 	int least = 0, most = 0;
-	cudaError_t why = cudaDeviceGetStreamPriorityRange(&least, &most);
-	if (!why)
-		why = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
-						   urgent ? most : least);
+	cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &most);
+	return e ? e
+		 : cudaStreamCreateWithPriority(s, cudaStreamNonBlocking, urgent ? most : least);
+}
+
+static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
+{
+	cudaError_t why = occ_cuda_stream_open(&q->stream, urgent);
 	if (why)
 		return refuse(e, "a stream", why);
 	if ((why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE)))
@@ -149,11 +152,16 @@ static int open_gpu(struct occ_cuda *c, struct occ_err *e)
 	return failed;
 }
 
-/* Streams that share one of the GPU's queues wait for each other: with the usual 8 a receive that
- * waits for its sender could hold up what the sender waits for. Read when CUDA starts. */
+/* Streams that share one of the GPU's queues wait for each other: with the usual 8, let alone the 1
+ * that is set for Megatron-LM, a receive that waits for its sender could hold up what the sender
+ * waits for. Read when CUDA starts. */
 static void ask_for_queues(void)
 {
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	const char *name = "CUDA_DEVICE_MAX_CONNECTIONS", *x = getenv(name);
+	if (x && atoi(x) < 32)
+		occ_log(OCC_LOG_INFO, "%s: 32 instead of %s", name, x);
+	if (!x || atoi(x) < 32)
+		setenv(name, "32", 1);
 }
 
 /* Ways that the environment chooses; the first is taken where it says nothing. */

@@ -62,6 +62,15 @@ static char *gather_units(struct occ_comm *c, const struct occ_device *d)
 	return unit;
 }
 
+/* Each transfer would be waited for when it is enqueued, at both ends at once. */
+static int blocks(struct occ_comm *c)
+{
+	const char *e = getenv("CUDA_LAUNCH_BLOCKING");
+	int64_t any = e && *e && strcmp(e, "0") != 0;
+	occ_comm_max_int64(c, &any, 1);
+	return any != 0;
+}
+
 int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 {
 	struct occ_err ignored = {0};
@@ -77,7 +86,11 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 	char *unit = gather_units(c, d);
 	for (int r = 0; r < c->size; r++)
 		none |= !unit[(size_t)r * each];
-	if (none)
+	if (blocks(c))
+		occ_fail(e, OCC_E_LAUNCH,
+			 "parallel.transport nccl: not with CUDA_LAUNCH_BLOCKING in the "
+			 "environment");
+	else if (none)
 		occ_fail(e, OCC_E_LAUNCH, "parallel.transport nccl: some rank has no GPU");
 	else if (!may_share() && twins(c, unit, each, &a, &b))
 		occ_fail(e, OCC_E_LAUNCH,
@@ -89,7 +102,10 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 	return e->code == 0;
 }
 
-/* The rank that caused it speaks first, or else one of those that noticed. */
+/* The rank that caused it speaks first, or else one of those that noticed. The end of the processes
+ * ends the communicators: ncclCommAbort may wait for one whose kernel waits for a peer that is
+ * gone.
+ */
 static void fail(struct occ_lane *l, ncclResult_t r) __attribute__((noreturn));
 static void fail(struct occ_lane *l, ncclResult_t r)
 {
@@ -97,8 +113,6 @@ static void fail(struct occ_lane *l, ncclResult_t r)
 	char why[256];
 	snprintf(why, sizeof(why), "%s%s%s", ncclGetErrorString(r), more && *more ? ": " : "",
 		 more ? more : "");
-	if (l->nccl)
-		ncclCommAbort(l->nccl);
 	occ_comm_hold(1);
 	occ_comm_compare_notes(l->world, l->world->size);
 	occ_die(OCC_E_COMM, "NCCL, %s: %s", l->what, why);
@@ -108,7 +122,6 @@ static void late(struct occ_lane *l) __attribute__((noreturn));
 static void late(struct occ_lane *l)
 {
 	occ_comm_compare_notes(l->world, l->peer);
-	ncclCommAbort(l->nccl);
 	occ_die(OCC_E_COMM, "NCCL, %s: nothing moved for %g s: a rank is gone or stuck", l->what,
 		l->timeout_s);
 }
@@ -141,12 +154,21 @@ static void look(void *self, double waited_ms)
 		late(l);
 }
 
+/* A transfer holds a multiprocessor for each of its channels while it waits for the other end:
+ * between stages it is given few, enough for 80 GB/s or so. */
+enum { PAIR_CHANNELS = 4 };
+
 static struct occ_lane *start(struct occ_comm *world, struct occ_device *d, const ncclUniqueId *id,
-			      int size, int rank, const char *what)
+			      int size, int rank, int is_pair, const char *what)
 {
 	struct occ_lane *l = occ_alloc(1, sizeof(*l));
 	ncclConfig_t conf = NCCL_CONFIG_INITIALIZER;
 	conf.blocking = 0;
+	if (is_pair) {
+		conf.minCTAs = 1;
+		conf.maxCTAs = PAIR_CHANNELS;
+	}
+	l->is_pair = is_pair;
 	l->world = world;
 	l->dev = d;
 	l->what = what;
@@ -196,7 +218,7 @@ struct occ_lane *occ_lane_open(struct occ_comm *c, struct occ_device *d, const c
 	c->traffic = NULL; /* no part of a step */
 	occ_comm_bcast(c, &id, sizeof(id), 0);
 	c->traffic = t;
-	struct occ_lane *l = start(c->root, d, &id, c->size, c->rank, what);
+	struct occ_lane *l = start(c->root, d, &id, c->size, c->rank, 0, what);
 	greet(l, c->size, c->rank);
 	return l;
 }
@@ -215,11 +237,9 @@ struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d
 		occ_comm_post_recv(world, &id, sizeof(id), peer, OCC_TAG_COLL, &r);
 	}
 	occ_comm_wait(world, &r);
-	struct occ_lane *l = start(world, d, &id, 2, rank, what);
+	struct occ_lane *l = start(world, d, &id, 2, rank, 1, what);
 	l->peer = peer;
-	l->is_pair = 1;
-	occ_cuda_must(cudaStreamCreateWithFlags(&l->own, cudaStreamNonBlocking),
-		      "cudaStreamCreateWithFlags");
+	occ_cuda_must(occ_cuda_stream_open(&l->own, 1), "cudaStreamCreateWithPriority");
 	l->before = d->ops->mark_open(d);
 	greet(l, 2, rank);
 	return l;

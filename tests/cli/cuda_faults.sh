@@ -102,6 +102,8 @@ done <<'ROWS'
 ROWS
 nccl=(--set parallel.data=2 --set parallel.transport=nccl)
 ends 5 "ranks 0 and 1 have one GPU, GPU-" env OCC_EMU_GPUS=1 "${pair[@]}" "${one[@]}" "${nccl[@]}"
+ends 5 "not with CUDA_LAUNCH_BLOCKING" env CUDA_LAUNCH_BLOCKING=1 "${pair[@]}" "${one[@]}" "${nccl[@]}"
+ends 0 "32 instead of 1" env CUDA_DEVICE_MAX_CONNECTIONS=1 OCC_LOG=info "${pair[@]}" "${one[@]}" "${nccl[@]}"
 ends 2 'train.device "cpu" needs mpi' "${pair[@]}" "${one[@]}" "${nccl[@]}" --set train.device=cpu
 ends 2 "built without CUDA" "${pair[@]}" "$without" --config "$tmp/c.json" "${nccl[@]}" --set train.device=cpu
 
