@@ -53,6 +53,8 @@ done <<'ROWS'
 8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:1|
 8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:30|
 8|cublasGemmEx: the function failed|OCC_EMU_FAIL=cublasGemmEx:3|
+0|cublasLt: no product of .* with its bias|OCC_EMU_FAIL=cublasLtMatmul-refuses:2 OCC_LOG=info|
+8|cublasLtMatmul: the function failed|OCC_EMU_FAIL=cublasLtMatmul:2|
 8|cuBLAS does not start|OCC_EMU_FAIL=cublasCreate:2|
 8|cudaMemcpyAsync|OCC_EMU_FAIL=cudaMemcpyAsync:9|
 8|cudaEventCreateWithFlags|OCC_EMU_FAIL=cudaEventCreateWithFlags:3|

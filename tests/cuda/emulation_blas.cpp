@@ -1,6 +1,7 @@
 /* The emulated cuBLAS and cublasLt against plain loops: random shapes, both types, every epilogue;
  * and what they refuse. Compiled as .cu files are. */
 #include "tests/check.h"
+#include "tests/cuda/child.h"
 #include "tests/cuda/quiet.h"
 
 #include <cmath>
@@ -335,14 +336,56 @@ void check_lt_refusals(cublasLtHandle_t h)
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_DEFAULT, a, wide, a, nullptr, nullptr), "shape");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, &short_bias, nullptr), "short bias");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_RELU, a, a, a, nullptr, nullptr), "epilogue");
+	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, nullptr, nullptr), "no pointer");
 }
+
+/* A bias, or what GELU was of, that vectors of 16 bytes cannot take: a GPU is broken by it. */
+void misaligned(int epilogue, size_t bias_at, size_t aux_at)
+{
+	Shape s = {false, false, 8, 8, 8};
+	Array a(CUDA_R_16BF, 8, 8, 0, true), c(CUDA_R_16BF, 8, 8, 0, false);
+	Array bias(CUDA_R_16BF, 24, 1, 0, true), aux(CUDA_R_16BF, 24, 8, 0, true);
+	cublasLtHandle_t h;
+	REQUIRE(!cublasLtCreate(&h));
+	(char *&)bias.d += bias_at;
+	(char *&)aux.d += aux_at;
+	aux.ld = 8;
+	matmul(h, s, epilogue, a, a, c, &bias, &aux);
+	bool fits = bias_at % 16 == 0 && aux_at % 16 == 0;
+	REQUIRE(cudaDeviceSynchronize() == (fits ? cudaSuccess : cudaErrorMisalignedAddress));
+	_exit(0);
+}
+
+void misaligned_bias()
+{
+	misaligned(CUBLASLT_EPILOGUE_BIAS, 2, 0);
+}
+
+void misaligned_aux()
+{
+	misaligned(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 16, 8);
+}
+
+void aligned()
+{
+	misaligned(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 32, 16);
+}
+
+const std::vector<Case> cases = {
+	{"misaligned-bias", misaligned_bias, "", ""},
+	{"misaligned-aux", misaligned_aux, "", ""},
+	{"aligned", aligned, "", ""},
+};
 } // namespace
 
-int main()
+int main(int argc, char **argv)
 {
 	cublasHandle_t h;
 	cublasLtHandle_t lt;
 	cudaStream_t stream;
+	run_if_child(argc, argv, cases);
+	for (const Case &c : cases)
+		check_case(c, "");
 	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	CHECK(!cublasCreate(&h) && !cublasLtCreate(&lt), "handles");
 	for (int i = 0; i < 100; i++)

@@ -129,6 +129,27 @@ bool buffers_fit(const Work &w)
 	return true;
 }
 
+/* Kernels read and write a bias and an auxiliary matrix in vectors of 16 bytes. */
+bool aligned(const Work &w)
+{
+	bool bias = w.d.epilogue & (BIAS | ROW_SUMS | A_SUMS | B_SUMS), aux = w.d.epilogue & AUX;
+	if ((!bias || (uintptr_t)w.d.bias % 16 == 0) && (!aux || (uintptr_t)w.d.aux % 16 == 0))
+		return true;
+	say("cublasLtMatmul: the bias at %p, the auxiliary matrix at %p: not 16-byte aligned",
+	    bias ? w.d.bias : nullptr, aux ? w.d.aux : nullptr);
+	return false;
+}
+
+/* What the heuristic believes of their alignment it takes from the pointers. */
+bool pointers_known(const Work &w)
+{
+	bool bias = w.d.epilogue & (BIAS | ROW_SUMS | A_SUMS | B_SUMS), aux = w.d.epilogue & AUX;
+	if ((!bias || w.d.bias) && (!aux || w.d.aux))
+		return true;
+	say("cublasLtMatmulAlgoGetHeuristic: asked before it knows the epilogue's pointers");
+	return false;
+}
+
 float inner(float x)
 {
 	return tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
@@ -325,7 +346,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	*found = 0;
 	if (wanted < 1)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	if (fails(__func__) || !work_fits(gather(desc, a, b, c, d)))
+	Work w = gather(desc, a, b, c, d);
+	if (fails(__func__) || !work_fits(w) || !pointers_known(w))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	memset(results, 0, sizeof(*results));
 	results->state = CUBLAS_STATUS_SUCCESS;
@@ -344,6 +366,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 	Work w = gather(desc, a_layout, b_layout, c_layout, d_layout);
 	if (fails(__func__))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
+	if (fails("cublasLtMatmul-refuses"))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	w.p.alpha = *(const float *)alpha;
 	w.p.beta = *(const float *)beta;
 	w.p.a.data = a;
@@ -352,7 +376,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 	w.p.d.data = d;
 	if (!work_fits(w) || !buffers_fit(w) || (bytes && !is_device(workspace, bytes)))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	if (enqueue_work(stream, [w] { run(w); }))
+	int device = current_device();
+	bool faults = !aligned(w);
+	if (enqueue_work(stream, [=] {
+		    if (faults)
+			    devices()[(size_t)device].fault = cudaErrorMisalignedAddress;
+		    else
+			    run(w);
+	    }))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	return CUBLAS_STATUS_SUCCESS;
 }
