@@ -97,12 +97,13 @@ static int describe(struct plan *p)
 }
 
 static int prefer(cublasLtMatmulPreference_t want, cublasLtMatmulPreferenceAttributes_t what,
-		  int64_t align)
+		  int64_t number)
 {
-	uint32_t bytes = (uint32_t)align;
-	return cublasLtMatmulPreferenceSetAttribute(want, what, &bytes, sizeof(bytes)) != 0;
+	uint32_t value = (uint32_t)number;
+	return cublasLtMatmulPreferenceSetAttribute(want, what, &value, sizeof(value)) != 0;
 }
 
+/* Sums that are split over k meet in fp32, never in the result's bf16. */
 static int choose(struct occ_cuda_lt *lt, struct plan *p, uint64_t room)
 {
 	cublasLtMatmulPreference_t want;
@@ -113,6 +114,8 @@ static int choose(struct occ_cuda_lt *lt, struct plan *p, uint64_t room)
 		return -1;
 	int failed = cublasLtMatmulPreferenceSetAttribute(
 			     want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof(room)) ||
+		     prefer(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+			    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c) ||

@@ -98,6 +98,8 @@ static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
 	if ((why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE)))
 		return refuse(e, "its memory", why);
 	if (cublasCreate(&q->blas) || cublasSetStream(q->blas, q->stream) ||
+	    cublasSetMathMode(q->blas, CUBLAS_DEFAULT_MATH |
+					       CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) ||
 	    cublasSetWorkspace(q->blas, q->workspace, OCC_CUDA_WORKSPACE))
 		return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start");
 	return 0;

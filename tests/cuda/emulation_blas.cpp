@@ -194,6 +194,10 @@ void check_refusals(cublasHandle_t h)
 	CHECK(ask(h, a, a, half, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "fp32 to bf16");
 	CHECK(ask(h, a, half, a, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "mixed operands");
 	CHECK(ask(h, half, half, a, 4, 4) == CUBLAS_STATUS_SUCCESS, "bf16 to fp32");
+	CHECK(ask(h, half, half, half, 4, 4) == CUBLAS_STATUS_SUCCESS, "bf16");
+	CHECK(!cublasSetMathMode(h, CUBLAS_DEFAULT_MATH), "mode");
+	CHECK(ask(h, half, half, half, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "sums in bf16");
+	CHECK(ask(h, a, a, a, 4, 4) == CUBLAS_STATUS_SUCCESS, "fp32 in any mode");
 }
 
 /* ---- cublasLt ---- */
@@ -217,6 +221,8 @@ struct Layout {
 	}
 };
 
+uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
 cublasStatus_t matmul(cublasLtHandle_t h, const Shape &s, int epilogue, const Array &a,
 		      const Array &b, const Array &c, const Array *bias, const Array *aux)
 {
@@ -238,6 +244,8 @@ cublasStatus_t matmul(cublasLtHandle_t h, const Shape &s, int epilogue, const Ar
 		set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux->ld);
 	}
 	cublasLtMatmulPreferenceCreate(&preference);
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+					     &schemes, sizeof(schemes));
 	cublasStatus_t r = cublasLtMatmulAlgoGetHeuristic(h, d, la.l, lb.l, lc.l, lc.l, preference,
 							  1, &found, &n);
 	if (!r)
@@ -337,6 +345,9 @@ void check_lt_refusals(cublasLtHandle_t h)
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, &short_bias, nullptr), "short bias");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_RELU, a, a, a, nullptr, nullptr), "epilogue");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, nullptr, nullptr), "no pointer");
+	schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_DEFAULT, a, a, a, nullptr, nullptr), "sums in bf16");
+	schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 /* A bias, or what GELU was of, that vectors of 16 bytes cannot take: a GPU is broken by it. */
@@ -388,6 +399,10 @@ int main(int argc, char **argv)
 		check_case(c, "");
 	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	CHECK(!cublasCreate(&h) && !cublasLtCreate(&lt), "handles");
+	CHECK(!cublasSetMathMode(h,
+				 (cublasMath_t)(CUBLAS_DEFAULT_MATH |
+						CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+	      "mode");
 	for (int i = 0; i < 100; i++)
 		check_product(h, i);
 	check_batch(h);

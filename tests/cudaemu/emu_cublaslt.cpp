@@ -140,6 +140,15 @@ bool aligned(const Work &w)
 	return false;
 }
 
+/* Unless it is told not to, cublasLt may round parts of a sum to the type of the result. */
+bool sums_stay_fp32(const Work &w, uint32_t schemes)
+{
+	if (w.p.d.type == CUDA_R_32F || !(schemes & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
+		return true;
+	say("cublasLtMatmulAlgoGetHeuristic: the preference allows reductions in bf16");
+	return false;
+}
+
 /* What the heuristic believes of their alignment it takes from the pointers. */
 bool pointers_known(const Work &w)
 {
@@ -319,27 +328,30 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
-	*p = (cublasLtMatmulPreference_t) new int(0);
+	*p = (cublasLtMatmulPreference_t) new uint32_t(CUBLASLT_REDUCTION_SCHEME_MASK);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
 {
-	delete (int *)p;
+	delete (uint32_t *)p;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-						    cublasLtMatmulPreferenceAttributes_t,
-						    const void *, size_t)
+/* Of what can be preferred the emulation heeds the ways in which split sums may meet. */
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+						    cublasLtMatmulPreferenceAttributes_t attribute,
+						    const void *value, size_t bytes)
 {
+	if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+		return set((uint32_t *)p, value, bytes);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
 					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
 					      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-					      cublasLtMatmulPreference_t, int wanted,
+					      cublasLtMatmulPreference_t preference, int wanted,
 					      cublasLtMatmulHeuristicResult_t *results, int *found)
 {
 	Lock l;
@@ -347,7 +359,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	if (wanted < 1)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	Work w = gather(desc, a, b, c, d);
-	if (fails(__func__) || !work_fits(w) || !pointers_known(w))
+	if (fails(__func__) || !work_fits(w) || !pointers_known(w) ||
+	    !sums_stay_fp32(w, *(const uint32_t *)preference))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	memset(results, 0, sizeof(*results));
 	results->state = CUBLAS_STATUS_SUCCESS;
