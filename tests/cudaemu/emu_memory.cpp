@@ -239,6 +239,12 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *v
 	return pool && value ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t)
+{
+	ENTER(cudaErrorInvalidValue);
+	return pool ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaFree(void *p)
 {
 	ENTER(cudaErrorInvalidValue);
