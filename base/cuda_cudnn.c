@@ -34,6 +34,13 @@ struct occ_cudnn {
 	char words[SDPA_WORDS];
 };
 
+/* CUDA remembers what a call of cuDNN failed of, and the next launch of ours would be blamed for
+ * it. What has broken the GPU stays, and is seen again. */
+static void clear_error(void)
+{
+	(void)cudaGetLastError();
+}
+
 static int refuse(struct occ_cudnn *c, const char *words)
 {
 	snprintf(c->words, sizeof(c->words), "%s", words);
@@ -56,6 +63,7 @@ struct occ_cudnn *occ_cudnn_open(cudaStream_t s, int repeatable)
 		e = cudnnSetStream(c->h, s);
 	if (!e)
 		return c;
+	clear_error();
 	occ_log(OCC_LOG_INFO, "cuDNN: attention without it: %s", cudnnGetErrorString(e));
 	occ_cudnn_close(c);
 	return NULL;
@@ -93,6 +101,7 @@ static enum sdpa_way way_of(const struct occ_cudnn *c, enum occ_cudnn_way way)
 static void give_up(struct occ_cudnn *c, struct entry *e, const char *words)
 {
 	e->refused = 1;
+	clear_error();
 	refuse(c, words);
 	occ_log(OCC_LOG_INFO, "cuDNN: no %s of attention for B %lld T %lld H %lld D %lld: %s",
 		e->way == SDPA_FORWARD ? "forward pass" : "backward pass", (long long)e->B,

@@ -1,6 +1,8 @@
 /* Products by cuBLAS, which is column-major: it sees each array as its transpose, so c = a b is
- * asked for as c' = b' a'. fp32 stays fp32: no TF32. Where cublasLt cannot add the bias on the way,
- * it is written into c first and the product added to it, with one rounding at the end. */
+ * asked for as c' = b' a'. fp32 stays fp32: no TF32, and no
+ * part of a sum is rounded to bf16 on its way (the handles' math mode). Where cublasLt cannot add
+ * the bias on the way, it is written into c first and the product added to it, with one rounding at
+ * the end. */
 #include <limits.h>
 
 #include "base/cuda_lt.h"

@@ -7,7 +7,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { KEPT = 64, FINEST = 256 };
+/* Epilogues move biases and h in vectors of 16 bytes. cublasLt lets preferences say how a to d lie,
+ * but not those. */
+enum { KEPT = 64, FINEST = 256, VECTOR = 16 };
 
 /* What a plan depends on; compared as bytes, so made of equal fields. */
 struct key {
@@ -95,12 +97,13 @@ static int describe(struct plan *p)
 }
 
 static int prefer(cublasLtMatmulPreference_t want, cublasLtMatmulPreferenceAttributes_t what,
-		  int64_t align)
+		  int64_t number)
 {
-	uint32_t bytes = (uint32_t)align;
-	return cublasLtMatmulPreferenceSetAttribute(want, what, &bytes, sizeof(bytes)) != 0;
+	uint32_t value = (uint32_t)number;
+	return cublasLtMatmulPreferenceSetAttribute(want, what, &value, sizeof(value)) != 0;
 }
 
+/* Sums that are split over k meet in fp32, never in the result's bf16. */
 static int choose(struct occ_cuda_lt *lt, struct plan *p, uint64_t room)
 {
 	cublasLtMatmulPreference_t want;
@@ -111,6 +114,8 @@ static int choose(struct occ_cuda_lt *lt, struct plan *p, uint64_t room)
 		return -1;
 	int failed = cublasLtMatmulPreferenceSetAttribute(
 			     want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof(room)) ||
+		     prefer(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+			    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a) ||
 		     prefer(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c) ||
@@ -124,7 +129,28 @@ static int choose(struct occ_cuda_lt *lt, struct plan *p, uint64_t room)
 	return 0;
 }
 
-static struct plan *plan_of(struct occ_cuda_lt *lt, const struct key *key, uint64_t room)
+/* Where the arrays of this call lie. */
+static int aim(struct plan *p, const void *d_bias, const void *d_h)
+{
+	return (p->key.bias &&
+		tell(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d_bias, sizeof(d_bias))) ||
+	       (p->key.way != OCC_LT_BIAS &&
+		tell(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d_h, sizeof(d_h)));
+}
+
+static void give_up(struct plan *p)
+{
+	const struct key *k = &p->key;
+	p->usable = 0;
+	occ_log(OCC_LOG_INFO, "cublasLt: no product of %lld x %lld x %lld with its %s",
+		(long long)k->m, (long long)k->n, (long long)k->k,
+		k->way == OCC_LT_BIAS ? "bias" : "GELU");
+}
+
+/* An algorithm is chosen for arrays that lie as those of this call: the heuristic looks at the
+ * pointers too. */
+static struct plan *plan_of(struct occ_cuda_lt *lt, const struct key *key, const void *d_bias,
+			    const void *d_h)
 {
 	for (int i = 0; i < lt->n; i++)
 		if (!memcmp(&lt->plan[i].key, key, sizeof(*key)))
@@ -136,11 +162,9 @@ static struct plan *plan_of(struct occ_cuda_lt *lt, const struct key *key, uint6
 		lt->n++;
 	lt->next = (lt->next + 1) % KEPT;
 	p->key = *key;
-	p->usable = !describe(p) && !choose(lt, p, room);
-	if (!p->usable)
-		occ_log(OCC_LOG_INFO, "cublasLt: no product of %lld x %lld x %lld with its %s",
-			(long long)key->m, (long long)key->n, (long long)key->k,
-			key->way == OCC_LT_BIAS ? "bias" : "GELU");
+	p->usable = 1;
+	if (describe(p) || aim(p, d_bias, d_h) || choose(lt, p, OCC_CUDA_WORKSPACE))
+		give_up(p);
 	return p;
 }
 
@@ -176,13 +200,19 @@ static struct key key_of(const struct occ_gemm *g, enum occ_cuda_way way, enum o
 	};
 }
 
-/* Where the arrays of this call lie. */
-static int aim(struct plan *p, const void *d_bias, const void *d_h)
+/* 1: enqueued. What the heuristic found and cublasLt then refuses is not asked for again. */
+static int multiply(struct occ_cuda *c, struct plan *p, const void *d_a, const void *d_b, void *d_c)
 {
-	return (p->key.bias &&
-		tell(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d_bias, sizeof(d_bias))) ||
-	       (p->key.way != OCC_LT_BIAS &&
-		tell(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d_h, sizeof(d_h)));
+	float one = 1, zero = 0;
+	cublasStatus_t e = cublasLtMatmul(c->lt->handle, p->what, &one, d_b, p->b, d_a, p->a, &zero,
+					  d_c, p->c, d_c, p->c, &p->algo, c->now->workspace,
+					  OCC_CUDA_WORKSPACE, c->now->stream);
+	if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE) {
+		give_up(p);
+		return 0;
+	}
+	occ_cuda_blas(e, "cublasLtMatmul");
+	return 1;
 }
 
 int occ_cuda_lt(struct occ_device *d, enum occ_cuda_way way, const struct occ_gemm *g,
@@ -191,7 +221,6 @@ int occ_cuda_lt(struct occ_device *d, enum occ_cuda_way way, const struct occ_ge
 	struct occ_cuda *c = occ_cuda_of(d);
 	enum occ_type t = g->f32 ? OCC_F32 : d->type;
 	struct occ_cuda_lt *lt = t == g->c_type ? open_lt(c) : NULL;
-	float one = 1, zero = 0;
 	if (!lt || (way != OCC_LT_BIAS && !lt->gelu))
 		return 0;
 	struct key key = key_of(g, way, t);
@@ -200,14 +229,12 @@ int occ_cuda_lt(struct occ_device *d, enum occ_cuda_way way, const struct occ_ge
 	key.align_c = alignment(d_c);
 	key.align_bias = alignment(d_bias);
 	key.align_h = alignment(d_h);
-	struct plan *p = plan_of(lt, &key, OCC_CUDA_WORKSPACE);
+	if (key.align_bias < VECTOR || key.align_h < VECTOR)
+		return 0;
+	struct plan *p = plan_of(lt, &key, d_bias, d_h);
 	if (!p->usable || aim(p, d_bias, d_h))
 		return 0;
-	occ_cuda_blas(cublasLtMatmul(lt->handle, p->what, &one, d_b, p->b, d_a, p->a, &zero, d_c,
-				     p->c, d_c, p->c, &p->algo, c->now->workspace,
-				     OCC_CUDA_WORKSPACE, c->now->stream),
-		      "cublasLtMatmul");
-	return 1;
+	return multiply(c, p, d_a, d_b, d_c);
 }
 
 void occ_cuda_lt_close(struct occ_cuda_lt *lt)

@@ -97,6 +97,8 @@ struct occ_device_ops {
 	/* Host memory that put and get reach fastest; any content; dies (8). Not during a step. */
 	void *(*alloc_host)(struct occ_device *d, size_t bytes);
 	void (*free_host)(struct occ_device *d, void *x);
+	/* src stays as it is until the queue has passed the copy, wherever it lies. From memory
+	 * that alloc_host did not give it may also wait for what was enqueued before. */
 	void (*put)(struct occ_device *d, void *d_dst, const void *src, size_t bytes);
 	void (*get)(struct occ_device *d, void *dst, const void *d_src, size_t bytes); /* waits */
 	void (*copy)(struct occ_device *d, void *d_dst, const void *d_src, size_t bytes);

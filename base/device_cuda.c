@@ -101,6 +101,8 @@ static int open_queue(struct occ_cuda_queue *q, int urgent, struct occ_err *e)
 	if ((why = cudaMalloc(&q->workspace, OCC_CUDA_WORKSPACE)))
 		return refuse(e, "its memory", why);
 	if (cublasCreate(&q->blas) || cublasSetStream(q->blas, q->stream) ||
+	    cublasSetMathMode(q->blas, CUBLAS_DEFAULT_MATH |
+					       CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) ||
 	    cublasSetWorkspace(q->blas, q->workspace, OCC_CUDA_WORKSPACE))
 		return occ_fail(e, OCC_E_DEVICE, "device \"cuda\": cuBLAS does not start");
 	return 0;
@@ -243,6 +245,25 @@ static void cuda_after(struct occ_device *d, void *m)
 		occ_cuda_must(cudaStreamWaitEvent(occ_cuda_stream(d), m, 0), "cudaStreamWaitEvent");
 }
 
+static cudaError_t ask_pool(struct occ_cuda *c, size_t bytes, void **d_x)
+{
+	cudaError_t e = cudaMallocAsync(d_x, bytes ? bytes : 1, c->memory);
+	return e ? e : cudaStreamSynchronize(c->memory);
+}
+
+/* The pool gives up what it keeps in pieces that do not fit. What the current queue has freed it
+ * has only once that is through, which may need another rank where lanes are. */
+static void trim_pool(struct occ_device *d)
+{
+	struct occ_cuda *c = occ_cuda_of(d);
+	cudaMemPool_t pool;
+	(void)cudaGetLastError();
+	if (!d->watch)
+		occ_cuda_must(cudaStreamSynchronize(occ_cuda_stream(d)), "cudaStreamSynchronize");
+	occ_cuda_must(cudaDeviceGetDefaultMemPool(&pool, c->gpu), "cudaDeviceGetDefaultMemPool");
+	occ_cuda_must(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+}
+
 /* By the pool and in the order of queues: cudaMalloc and cudaFree may wait for the whole GPU, also
  * for a queue that waits for another rank, which may be waiting for this one. */
 static void *cuda_alloc(struct occ_device *d, size_t bytes)
@@ -250,9 +271,11 @@ static void *cuda_alloc(struct occ_device *d, size_t bytes)
 	struct occ_cuda *c = occ_cuda_of(d);
 	void *d_x = NULL;
 	size_t left = 0, all = 0;
-	cudaError_t e = cudaMallocAsync(&d_x, bytes ? bytes : 1, c->memory);
-	if (e == cudaSuccess)
-		e = cudaStreamSynchronize(c->memory);
+	cudaError_t e = ask_pool(c, bytes, &d_x);
+	if (e == cudaErrorMemoryAllocation) {
+		trim_pool(d);
+		e = ask_pool(c, bytes, &d_x);
+	}
 	if (e == cudaErrorMemoryAllocation) {
 		cudaMemGetInfo(&left, &all);
 		occ_die(OCC_E_DEVICE, "GPU memory: %zu bytes wanted, %zu of %zu left: %s", bytes,

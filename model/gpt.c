@@ -11,6 +11,7 @@ void occ_gpt_put(struct occ_gpt *g, const float *flat)
 	size_t bytes = (size_t)g->weights.size * sizeof(float);
 	if (d->type == OCC_F32) {
 		d->ops->put(d, g->d_w, flat, bytes);
+		d->ops->sync(d);
 		return;
 	}
 	float *d_flat = d->ops->alloc(d, bytes);
@@ -34,9 +35,19 @@ void occ_gpt_begin(struct occ_gpt *g, const struct occ_gpt_batch *b)
 	g->loss_sum = 0;
 	m->nlosses = 0;
 	g->loss_tokens = 0;
+	if (occ_gpt_is_first(g) || occ_gpt_is_last(g))
+		occ_gpt_room(g, b->nmicro);
 	occ_check(!b->train || g->d_grad, "training with a model opened for evaluation");
 	if (b->train)
 		g->dev->ops->zero(g->dev, g->d_grad, (size_t)g->weights.size * sizeof(float));
+}
+
+/* Where the host keeps a micro-batch's inputs, and behind them its targets. */
+static int32_t *ids_of(const struct occ_gpt *g, int mb)
+{
+	const struct occ_gpt_impl *m = g->impl;
+	occ_check(mb < m->nids, "micro-batch %d of %d", mb, m->nids);
+	return m->ids + 2 * mb * g->micro * g->shape.seq_len;
 }
 
 /* Inputs and targets of a micro-batch; padding reads token 0 and counts nothing. */
@@ -44,24 +55,25 @@ static void stage_tokens(struct occ_gpt *g, int mb)
 {
 	struct occ_gpt_impl *m = g->impl;
 	int64_t B = m->ctx.B, T = m->ctx.T, R = B * T;
+	int32_t *ids = ids_of(g, mb);
 	const int32_t *from = m->batch.tokens + (int64_t)mb * B * (T + 1);
 	for (int64_t b = 0; b < B; b++)
 		for (int64_t t = 0; t < T; t++) {
 			int32_t in = from[b * (T + 1) + t], next = from[b * (T + 1) + t + 1];
 			occ_check(in < g->shape.vocab && next < g->shape.vocab, "token %d, %d", in,
 				  next);
-			m->ids[b * T + t] = in < 0 ? 0 : in;
-			m->ids[R + b * T + t] = in < 0 ? -1 : next;
+			ids[b * T + t] = in < 0 ? 0 : in;
+			ids[R + b * T + t] = in < 0 ? -1 : next;
 			g->loss_tokens += occ_gpt_is_last(g) && in >= 0 && next >= 0;
 		}
 }
 
-static void embed_forward(struct occ_gpt *g, struct occ_gpt_slot *s)
+static void embed_forward(struct occ_gpt *g, int mb, struct occ_gpt_slot *s)
 {
 	struct occ_gpt_impl *m = g->impl;
 	const struct occ_device_ops *o = g->dev->ops;
 	int64_t R = m->ctx.B * m->ctx.T, V = m->head.V, v0 = g->weights.tp * V;
-	o->put(g->dev, s->tokens, m->ids, (size_t)R * sizeof(int32_t));
+	o->put(g->dev, s->tokens, ids_of(g, mb), (size_t)R * sizeof(int32_t));
 	o->embed_forward(g->dev, R, m->ctx.C, v0, V, s->tokens, occ_ctx_weight(&m->ctx, m->wte),
 			 s->x[0]);
 	occ_ctx_sum(&m->ctx, s->x[0]);
@@ -203,7 +215,7 @@ static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
 	if (occ_gpt_is_first(g) || occ_gpt_is_last(g))
 		stage_tokens(g, mb);
 	if (occ_gpt_is_first(g))
-		embed_forward(g, s);
+		embed_forward(g, mb, s);
 	pass_layers(g, mb, slot, 0,
 		    (struct occ_gpt_pass){
 			    .d_in = d_in,
@@ -214,7 +226,7 @@ static void forward(void *self, int mb, int slot, const void *d_in, void *d_out)
 	if (m->nlosses == OCC_GPT_LOSSES)
 		occ_gpt_loss(g);
 	norm_forward(g, s);
-	g->dev->ops->put(g->dev, m->d_targets, m->ids + R, R * sizeof(int32_t));
+	g->dev->ops->put(g->dev, m->d_targets, ids_of(g, mb) + R, R * sizeof(int32_t));
 	occ_head_run(&m->ctx, &m->head, m->yf, m->d_targets, m->batch.grad_scale,
 		     m->batch.train ? s->dyf : NULL, m->d_loss + (size_t)m->nlosses++ * R);
 }
@@ -274,12 +286,13 @@ void occ_gpt_next(struct occ_gpt *g, const int32_t *tokens, int64_t n, float *lo
 		  g->weights.T);
 	if (T > g->shape.seq_len)
 		T = g->shape.seq_len;
+	occ_gpt_room(g, 1);
 	memset(m->ids, 0, (size_t)T * sizeof(int32_t));
 	memcpy(m->ids, tokens, (size_t)n * sizeof(int32_t));
 	m->ctx.B = 1;
 	m->ctx.T = T;
 	m->ctx.drop = (struct occ_drop){.p = 0};
-	embed_forward(g, &m->slots[0]);
+	embed_forward(g, 0, &m->slots[0]);
 	layers_forward(g, &m->slots[0], NULL, m->slots[0].x[g->nlayers]);
 	norm_forward(g, &m->slots[0]);
 	occ_head_row(&m->ctx, &m->head, m->yf, n - 1);

@@ -38,12 +38,12 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 		  struct occ_device *dev, struct occ_group *tp, int64_t micro, int slots);
 void occ_gpt_release(struct occ_gpt *g);
 void occ_gpt_stage(struct occ_gpt *g, struct occ_stage *out);
-/* Starts a pass: resets the loss; for training zeroes the gradients. */
+/* Starts a pass: resets the loss; for training zeroes the gradients. Waits for the pass before. */
 void occ_gpt_begin(struct occ_gpt *g, const struct occ_gpt_batch *b);
 /* Sum of token losses since begin, in the order of rows; 0 but on the last stage, where tp ranks
  * agree. Waits. */
 double occ_gpt_loss(struct occ_gpt *g);
-/* Puts fp32 host values (flat, weights.size) as weights of the compute type. */
+/* Puts fp32 host values (flat, weights.size) as weights of the compute type. Waits. */
 void occ_gpt_put(struct occ_gpt *g, const float *flat);
 
 /* Logits of one sequence of n <= seq_len tokens on one rank (P = T = 1): fp32 host, vocab values,

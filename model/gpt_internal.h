@@ -48,10 +48,17 @@ struct occ_gpt_impl {
 	 * there: to fetch each at once would make the host wait for every pass. */
 	float *d_loss, *loss;
 	int nlosses;
-	int32_t *ids; /* [2R] host staging: inputs, then targets */
-	char *arena;  /* NULL while it is measured */
-	size_t used;  /* bytes of it */
+	/* [nids][2R] host: inputs, then targets, of each micro-batch. All of a step have a place of
+	 * their own: a copy may read it long after it was enqueued. */
+	int32_t *ids;
+	int nids;
+	char *arena; /* NULL while it is measured */
+	size_t used; /* bytes of it */
 };
+
+/* Makes room in ids for n micro-batches, none of which is in use any more: nothing is copied from
+ * there when this returns. Waits. */
+void occ_gpt_room(struct occ_gpt *g, int n);
 
 static inline int occ_gpt_is_first(const struct occ_gpt *g)
 {

@@ -1,5 +1,5 @@
 /* Where everything of a stage lies: one arena on the device, carved by the code that measures it,
- * so that a plan's figures are the run's. Nothing is allocated after occ_gpt_init. */
+ * so that a plan's figures are the run's. Of the device nothing is allocated after occ_gpt_init. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -213,7 +213,6 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 	g->tp = m->ctx.tp = tp;
 	m->arena = o->alloc(dev, m->used);
 	carve_all(g);
-	m->ids = occ_alloc(2 * (size_t)(micro * s->seq_len), sizeof(*m->ids));
 	if (occ_gpt_is_last(g))
 		m->loss = occ_alloc((size_t)(OCC_GPT_LOSSES * micro * s->seq_len), sizeof(float));
 	g->d_w = m->ctx.d_w = o->alloc(dev, flat_bytes(g, dev->type));
@@ -223,6 +222,20 @@ void occ_gpt_init(struct occ_gpt *g, const struct occ_gpt_shape *s, struct occ_t
 	describe_tensors(g);
 	g->d_grad = m->ctx.d_grad = o->alloc(dev, flat_bytes(g, OCC_F32));
 	o->zero(dev, g->d_grad, flat_bytes(g, OCC_F32));
+}
+
+void occ_gpt_room(struct occ_gpt *g, int n)
+{
+	struct occ_gpt_impl *m = g->impl;
+	const struct occ_device_ops *o = g->dev->ops;
+	size_t bytes = 2 * (size_t)(g->micro * g->shape.seq_len) * sizeof(*m->ids);
+	o->sync(g->dev);
+	if (n <= m->nids)
+		return;
+	if (m->ids)
+		o->free_host(g->dev, m->ids);
+	m->ids = o->alloc_host(g->dev, occ_size_mul((size_t)n, bytes));
+	m->nids = n;
 }
 
 static void close_records(struct occ_gpt *g, struct occ_gpt_slot *s)
@@ -247,7 +260,8 @@ void occ_gpt_release(struct occ_gpt *g)
 	occ_free(m->ready);
 	occ_free(m->slots);
 	occ_free(g->tensor);
-	occ_free(m->ids);
+	if (m->ids)
+		g->dev->ops->free_host(g->dev, m->ids);
 	occ_free(m->loss);
 	void *device[] = {m->arena, g->d_w, g->d_grad};
 	for (int i = 0; i < 3; i++)

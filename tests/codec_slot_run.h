@@ -39,6 +39,7 @@ static inline void *array(struct run *r, size_t bytes, const void *host, int is_
 	void *d_x = r->culprit == r->n && bytes ? before : r->d->ops->alloc(r->d, bytes);
 	if (d_x != before)
 		r->d->ops->put(r->d, d_x, host, bytes);
+	r->d->ops->sync(r->d);
 	if (!is_in && d_x != before)
 		before = (occ_free(before), NULL);
 	r->at[r->n++] = (struct array){d_x, before, bytes, floats};

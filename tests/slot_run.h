@@ -42,6 +42,7 @@ static inline void *array(struct run *r, int64_t n, enum occ_type type, const vo
 	void *d_base = r->d->ops->alloc(r->d, bytes + shift), *d_x = (char *)d_base + shift;
 	void *before = is_out ? NULL : memcpy(occ_alloc(bytes, 1), host, bytes);
 	r->d->ops->put(r->d, d_x, host, bytes);
+	r->d->ops->sync(r->d);
 	r->at[r->n++] = (struct array){d_base, d_x, n, type, is_out, before};
 	return d_x;
 }

@@ -176,4 +176,5 @@ void occ_optim_put(struct occ_optim *o, const float *master, const float *m, con
 		g->dev->ops->put(g->dev, o->d_m, m, bytes);
 	if (v)
 		g->dev->ops->put(g->dev, o->d_v, v, bytes);
+	g->dev->ops->sync(g->dev);
 }

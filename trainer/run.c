@@ -210,16 +210,23 @@ static void sum_streams(struct occ_run *r)
 	r->resumed_streams.dropped = sqrt(lost2);
 }
 
-/* The rank's number among those of its node says which GPU. */
+/* This rank's number among those that share its machine, whatever nodes are emulated. Collective.
+ */
+static int number_here(struct occ_comm *world)
+{
+	int *node = occ_alloc((size_t)world->size, sizeof(int)), n = 0;
+	occ_comm_nodes(world, 0, node);
+	for (int k = 0; k < world->rank; k++)
+		n += node[k] == node[world->rank];
+	occ_free(node);
+	return n;
+}
+
+/* The rank's number says which GPU. */
 static void open_device(struct occ_run *r, enum occ_type type, struct occ_err *e)
 {
-	const struct occ_topo *t = &r->topo;
 	char name[64];
-	int local = 0;
-	for (int k = 0; k < r->world->rank; k++) /* nodes that are emulated are one */
-		local += r->conf.parallel.ranks_per_node > 0 ||
-			 t->node_of[k] == t->node_of[r->world->rank];
-	snprintf(name, sizeof(name), "%s:%d", r->conf.train.device, local);
+	snprintf(name, sizeof(name), "%s:%d", r->conf.train.device, number_here(r->world));
 	r->dev = occ_device_open(name, type, threads_for(&r->conf, r->world), e);
 }
 

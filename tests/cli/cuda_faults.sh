@@ -48,11 +48,14 @@ done <<'ROWS'
 8|no GPU can be used: its memory: out of memory|OCC_EMU_MEM=40000000|
 8|no GPU can be used: pinned host memory: |OCC_EMU_FAIL=cudaMallocHost:1|
 8|GPU memory: .* wanted|OCC_EMU_MEM=102000000|--set model.hidden=256
-8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:1|
-8|GPU memory: .* wanted|OCC_EMU_FAIL=cudaMallocAsync:7|
+0|step 2/2|OCC_EMU_FAIL=cudaMallocAsync:1|
+0|step 2/2|OCC_EMU_FAIL=cudaMallocAsync:7|
+8|cudaMemPoolTrimTo|OCC_EMU_FAIL=cudaMemPoolTrimTo:1 OCC_EMU_MEM=102000000|--set model.hidden=256
 8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:1|
 8|unspecified launch failure|OCC_EMU_FAIL=cudaLaunchKernel:30|
 8|cublasGemmEx: the function failed|OCC_EMU_FAIL=cublasGemmEx:3|
+0|cublasLt: no product of .* with its bias|OCC_EMU_FAIL=cublasLtMatmul-refuses:2 OCC_LOG=info|
+8|cublasLtMatmul: the function failed|OCC_EMU_FAIL=cublasLtMatmul:2|
 8|cuBLAS does not start|OCC_EMU_FAIL=cublasCreate:2|
 8|cudaMemcpyAsync|OCC_EMU_FAIL=cudaMemcpyAsync:9|
 8|cudaEventCreateWithFlags|OCC_EMU_FAIL=cudaEventCreateWithFlags:3|
@@ -88,8 +91,8 @@ while IFS='|' read -r code text rank setting args; do
 	# shellcheck disable=SC2086
 	ends "$code" "$text" "${pair[@]}" "$tmp/only" "$rank" "$setting" "${one[@]}" $args
 done <<'ROWS'
-8|rank 0 .*GPU memory: .* wanted|0|OCC_EMU_FAIL=cudaMallocAsync:1|--set parallel.pipeline=2
-8|rank 1 .*GPU memory: .* wanted|1|OCC_EMU_FAIL=cudaMallocAsync:9|--set parallel.data=2
+8|rank 0 .*GPU memory: .* wanted|0|OCC_EMU_MEM=102000000|--set parallel.pipeline=2 --set model.hidden=256
+8|rank 1 .*GPU memory: .* wanted|1|OCC_EMU_MEM=102000000|--set parallel.data=2 --set model.hidden=256
 8|rank 1 .*launch failure|1|OCC_EMU_FAIL=cudaLaunchKernel:30|--set parallel.pipeline=2
 8|rank 0 .*cublasGemmEx: the function failed|0|OCC_EMU_FAIL=cublasGemmEx:3|--set parallel.tensor=2
 8|rank 1 .*no GPU can be used: CUDA: no CUDA-capable device|1|OCC_EMU_GPUS=0|--set parallel.data=2

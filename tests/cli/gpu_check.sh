@@ -19,10 +19,31 @@ code=0
 scripts/gpu-check --wrong >"$tmp/text" 2>&1 || code=$?
 check "an unknown option: exit $code" [ "$code" = 2 ]
 
-if ! scripts/gpu-check --emulated --out "$tmp/out" >"$tmp/text" 2>&1; then
+# A machine with several GPUs of which it asks for one; there is none, so it ends at the libraries.
+mkdir "$tmp/bin"
+cat >"$tmp/bin/nvidia-smi" <<-'SH'
+	#!/bin/sh
+	echo "${CUDA_VISIBLE_DEVICES:-none} $*" >>"$0.log"
+	case $* in
+	*=uuid*) printf 'GPU-first\nGPU-second\n' ;;
+	*"-i GPU-first "* | *"-i 3 "*) echo 'NVIDIA H200, 580.1, 700.00, 143771, 9.0' ;;
+	esac
+SH
+chmod +x "$tmp/bin/nvidia-smi"
+for chosen in '' 3,1; do
+	rm -f "$tmp/bin/nvidia-smi.log"
+	code=0
+	PATH=$tmp/bin:$PATH CUDA_VISIBLE_DEVICES=$chosen OCC_CUDA=$OCC_CUDA scripts/gpu-check --out "$tmp/many" >"$tmp/text" 2>&1 || code=$?
+	check "several GPUs, ${chosen:-none chosen}: exit $code" [ "$code" = 1 ]
+	check "one is asked about: $(cat "$tmp/bin/nvidia-smi.log")" \
+		[ "$(tail -n 1 "$tmp/bin/nvidia-smi.log" | cut -d ' ' -f 1-3)" = "$([ -n "$chosen" ] && echo "3,1 -i 3" || echo GPU-first -i GPU-first)" ]
+	check "it is in the versions" grep -q '^gpu=NVIDIA H200 driver=580.1 power_limit_W=700.00 memory_MiB=143771' "$tmp/text"
+done
+
+if ! OCC_EMU_GPUS=2 scripts/gpu-check --emulated --out "$tmp/out" >"$tmp/text" 2>&1; then
 	check "it failed: $(grep -E 'FAILED|WRONG' "$tmp/text" || tail -n 3 "$tmp/text")" false
 fi
-check "no step is missing from the table" [ "$(grep -c '^-- ' "$tmp/text")" = 11 ]
+check "no step is missing from the table" [ "$(grep -c '^-- ' "$tmp/text")" = 12 ]
 check "it says that no GPU was there" grep -q '^\* not from a GPU' "$tmp/text"
 check "so does the JSON" [ "$(json . emulated)" = true ]
 check "in each row" [ "$(json rows from_gpu | sort -u)" = false ]
@@ -38,7 +59,8 @@ check "and give the same losses" [ "$(json rows what losses_apart | grep -c '^OC
 json rows what losses_apart | grep '^OCC_GELU=' >"$tmp/gelu"
 check "GELU both ways" [ "$(wc -l <"$tmp/gelu")" = 2 ]
 check "fused GELU was taken: it rounds once less" [ "$(grep -c '	0$' "$tmp/gelu")" = 1 ]
-for what in tests/unit/device 'fp32 2 tensor=2' 'fp32 4 pipeline=2 data=2' 'bf16 2 data=2' 'fp32 2 data=2'; do
+for what in tests/unit/device 'fp32 2 tensor=2' 'fp32 4 pipeline=2 data=2' 'bf16 2 data=2' 'fp32 2 data=2' 'fp32 2 pipeline=2' \
+	'fp32 2 GPUs data=2' 'fp32 2 GPUs tensor=2' 'fp32 2 GPUs pipeline=2'; do
 	[ "$OCC_MPI" = 1 ] || [[ $what = tests* ]] || continue
 	check "$what: $(grep "^$what" "$tmp/rows")" grep -q "^$what	ok$" "$tmp/rows"
 done

@@ -1,6 +1,7 @@
 /* The emulated cuBLAS and cublasLt against plain loops: random shapes, both types, every epilogue;
  * and what they refuse. Compiled as .cu files are. */
 #include "tests/check.h"
+#include "tests/cuda/child.h"
 #include "tests/cuda/quiet.h"
 
 #include <cmath>
@@ -193,6 +194,10 @@ void check_refusals(cublasHandle_t h)
 	CHECK(ask(h, a, a, half, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "fp32 to bf16");
 	CHECK(ask(h, a, half, a, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "mixed operands");
 	CHECK(ask(h, half, half, a, 4, 4) == CUBLAS_STATUS_SUCCESS, "bf16 to fp32");
+	CHECK(ask(h, half, half, half, 4, 4) == CUBLAS_STATUS_SUCCESS, "bf16");
+	CHECK(!cublasSetMathMode(h, CUBLAS_DEFAULT_MATH), "mode");
+	CHECK(ask(h, half, half, half, 4, 4) == CUBLAS_STATUS_NOT_SUPPORTED, "sums in bf16");
+	CHECK(ask(h, a, a, a, 4, 4) == CUBLAS_STATUS_SUCCESS, "fp32 in any mode");
 }
 
 /* ---- cublasLt ---- */
@@ -216,6 +221,8 @@ struct Layout {
 	}
 };
 
+uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
 cublasStatus_t matmul(cublasLtHandle_t h, const Shape &s, int epilogue, const Array &a,
 		      const Array &b, const Array &c, const Array *bias, const Array *aux)
 {
@@ -237,6 +244,8 @@ cublasStatus_t matmul(cublasLtHandle_t h, const Shape &s, int epilogue, const Ar
 		set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux->ld);
 	}
 	cublasLtMatmulPreferenceCreate(&preference);
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+					     &schemes, sizeof(schemes));
 	cublasStatus_t r = cublasLtMatmulAlgoGetHeuristic(h, d, la.l, lb.l, lc.l, lc.l, preference,
 							  1, &found, &n);
 	if (!r)
@@ -335,16 +344,65 @@ void check_lt_refusals(cublasLtHandle_t h)
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_DEFAULT, a, wide, a, nullptr, nullptr), "shape");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, &short_bias, nullptr), "short bias");
 	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_RELU, a, a, a, nullptr, nullptr), "epilogue");
+	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_BIAS, a, a, a, nullptr, nullptr), "no pointer");
+	schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+	CHECK(matmul(h, s, CUBLASLT_EPILOGUE_DEFAULT, a, a, a, nullptr, nullptr), "sums in bf16");
+	schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
+
+/* A bias, or what GELU was of, that vectors of 16 bytes cannot take: a GPU is broken by it. */
+void misaligned(int epilogue, size_t bias_at, size_t aux_at)
+{
+	Shape s = {false, false, 8, 8, 8};
+	Array a(CUDA_R_16BF, 8, 8, 0, true), c(CUDA_R_16BF, 8, 8, 0, false);
+	Array bias(CUDA_R_16BF, 24, 1, 0, true), aux(CUDA_R_16BF, 24, 8, 0, true);
+	cublasLtHandle_t h;
+	REQUIRE(!cublasLtCreate(&h));
+	(char *&)bias.d += bias_at;
+	(char *&)aux.d += aux_at;
+	aux.ld = 8;
+	matmul(h, s, epilogue, a, a, c, &bias, &aux);
+	bool fits = bias_at % 16 == 0 && aux_at % 16 == 0;
+	REQUIRE(cudaDeviceSynchronize() == (fits ? cudaSuccess : cudaErrorMisalignedAddress));
+	_exit(0);
+}
+
+void misaligned_bias()
+{
+	misaligned(CUBLASLT_EPILOGUE_BIAS, 2, 0);
+}
+
+void misaligned_aux()
+{
+	misaligned(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 16, 8);
+}
+
+void aligned()
+{
+	misaligned(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 32, 16);
+}
+
+const std::vector<Case> cases = {
+	{"misaligned-bias", misaligned_bias, "", ""},
+	{"misaligned-aux", misaligned_aux, "", ""},
+	{"aligned", aligned, "", ""},
+};
 } // namespace
 
-int main()
+int main(int argc, char **argv)
 {
 	cublasHandle_t h;
 	cublasLtHandle_t lt;
 	cudaStream_t stream;
+	run_if_child(argc, argv, cases);
+	for (const Case &c : cases)
+		check_case(c, "");
 	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	CHECK(!cublasCreate(&h) && !cublasLtCreate(&lt), "handles");
+	CHECK(!cublasSetMathMode(h,
+				 (cublasMath_t)(CUBLAS_DEFAULT_MATH |
+						CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+	      "mode");
 	for (int i = 0; i < 100; i++)
 		check_product(h, i);
 	check_batch(h);

@@ -155,12 +155,22 @@ void copies()
 	pinned[0] = 1;
 	REQUIRE(!cudaMemcpyAsync(d_x, pinned, 4, cudaMemcpyHostToDevice, s));
 	REQUIRE(!cudaMemcpyAsync(d_x + 1, pageable, 4, cudaMemcpyHostToDevice, s));
-	pinned[0] = pageable[0] = 9;
+	pinned[0] = 9;
 	REQUIRE(!cudaMemcpyAsync(back, d_x, 8, cudaMemcpyDeviceToHost, s));
 	REQUIRE(back[0] == 9 && back[1] == 1);
 	REQUIRE(!cudaMemcpy2DAsync(d_x + 8, 16, pageable, 8, 8, 2, cudaMemcpyDefault, s));
 	REQUIRE(!cudaMemcpy2DAsync(back, 12, d_x + 8, 16, 8, 2, cudaMemcpyDeviceToHost, s));
-	REQUIRE(back[0] == 9 && back[1] == 2 && back[3] == 3 && back[4] == 4);
+	REQUIRE(back[0] == 1 && back[1] == 2 && back[3] == 3 && back[4] == 4);
+}
+
+/* A pageable source may be read when the call is made, or later: both are CUDA's right. */
+void changed_source()
+{
+	cudaStream_t s = new_stream();
+	float pageable[4] = {1, 2, 3, 4}, back = 0, *d_x = device_floats();
+	REQUIRE(!cudaMemcpyAsync(d_x, pageable, 16, cudaMemcpyHostToDevice, s));
+	pageable[2] = 9;
+	REQUIRE(!cudaMemcpyAsync(&back, d_x + 2, 4, cudaMemcpyDeviceToHost, s) && back == 3);
 }
 
 /* ---- Misuse: an error, and a line that says what it is. ---- */
@@ -293,6 +303,9 @@ const std::vector<Case> cases = {
 	{"wait-there", wait_there, "", ""},
 	{"questions", questions, "OCC_EMU_STREAMS=lazy:2", ""},
 	{"copies", copies, "OCC_EMU_STREAMS=lazy:2", ""},
+	{"changed-source", changed_source, "", ""},
+	{"changed-source", changed_source, "OCC_EMU_STREAMS=lazy:2",
+	 "16 bytes of pageable memory at"},
 	{"wrong-direction", wrong_direction, "", "is memory of the host"},
 	{"wrong-direction", wrong_direction, "", ""},
 	{"past-allocation", past_allocation, "", "reach past their allocation"},

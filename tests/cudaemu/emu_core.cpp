@@ -401,6 +401,8 @@ const char *cudaGetErrorString(cudaError_t e)
 		return "out of memory";
 	case cudaErrorLaunchFailure:
 		return "unspecified launch failure";
+	case cudaErrorMisalignedAddress:
+		return "misaligned address";
 	case cudaErrorInvalidConfiguration:
 		return "invalid configuration argument";
 	case cudaErrorInvalidResourceHandle:

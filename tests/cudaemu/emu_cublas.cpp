@@ -21,6 +21,15 @@ Matrix operand(bool transposed, int64_t rows, int64_t columns, Matrix x)
 	return x;
 }
 
+/* Unless it is told not to, cuBLAS may round parts of a sum to the type of the result. */
+bool sums_stay_fp32(const char *call, cublasHandle_t h, const Product &p)
+{
+	if (p.d.type == CUDA_R_32F || (h->mode & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION))
+		return true;
+	say("%s: the handle's math mode allows reductions in bf16", call);
+	return false;
+}
+
 cublasStatus_t product(const char *call, cublasHandle_t h, Product p)
 {
 	Lock l;
@@ -29,7 +38,7 @@ cublasStatus_t product(const char *call, cublasHandle_t h, Product p)
 	p.a = operand(p.ta, p.m, p.k, p.a);
 	p.b = operand(p.tb, p.k, p.n, p.b);
 	p.c = p.d = operand(false, p.m, p.n, p.d);
-	if (!types_fit(call, p))
+	if (!types_fit(call, p) || !sums_stay_fp32(call, h, p))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!shapes_fit(call, p))
 		return CUBLAS_STATUS_INVALID_VALUE;

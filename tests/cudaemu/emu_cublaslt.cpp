@@ -129,6 +129,36 @@ bool buffers_fit(const Work &w)
 	return true;
 }
 
+/* Kernels read and write a bias and an auxiliary matrix in vectors of 16 bytes. */
+bool aligned(const Work &w)
+{
+	bool bias = w.d.epilogue & (BIAS | ROW_SUMS | A_SUMS | B_SUMS), aux = w.d.epilogue & AUX;
+	if ((!bias || (uintptr_t)w.d.bias % 16 == 0) && (!aux || (uintptr_t)w.d.aux % 16 == 0))
+		return true;
+	say("cublasLtMatmul: the bias at %p, the auxiliary matrix at %p: not 16-byte aligned",
+	    bias ? w.d.bias : nullptr, aux ? w.d.aux : nullptr);
+	return false;
+}
+
+/* Unless it is told not to, cublasLt may round parts of a sum to the type of the result. */
+bool sums_stay_fp32(const Work &w, uint32_t schemes)
+{
+	if (w.p.d.type == CUDA_R_32F || !(schemes & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
+		return true;
+	say("cublasLtMatmulAlgoGetHeuristic: the preference allows reductions in bf16");
+	return false;
+}
+
+/* What the heuristic believes of their alignment it takes from the pointers. */
+bool pointers_known(const Work &w)
+{
+	bool bias = w.d.epilogue & (BIAS | ROW_SUMS | A_SUMS | B_SUMS), aux = w.d.epilogue & AUX;
+	if ((!bias || w.d.bias) && (!aux || w.d.aux))
+		return true;
+	say("cublasLtMatmulAlgoGetHeuristic: asked before it knows the epilogue's pointers");
+	return false;
+}
+
 float inner(float x)
 {
 	return tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
@@ -298,34 +328,39 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
-	*p = (cublasLtMatmulPreference_t) new int(0);
+	*p = (cublasLtMatmulPreference_t) new uint32_t(CUBLASLT_REDUCTION_SCHEME_MASK);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
 {
-	delete (int *)p;
+	delete (uint32_t *)p;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-						    cublasLtMatmulPreferenceAttributes_t,
-						    const void *, size_t)
+/* Of what can be preferred the emulation heeds the ways in which split sums may meet. */
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+						    cublasLtMatmulPreferenceAttributes_t attribute,
+						    const void *value, size_t bytes)
 {
+	if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+		return set((uint32_t *)p, value, bytes);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
 					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
 					      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-					      cublasLtMatmulPreference_t, int wanted,
+					      cublasLtMatmulPreference_t preference, int wanted,
 					      cublasLtMatmulHeuristicResult_t *results, int *found)
 {
 	Lock l;
 	*found = 0;
 	if (wanted < 1)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	if (fails(__func__) || !work_fits(gather(desc, a, b, c, d)))
+	Work w = gather(desc, a, b, c, d);
+	if (fails(__func__) || !work_fits(w) || !pointers_known(w) ||
+	    !sums_stay_fp32(w, *(const uint32_t *)preference))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	memset(results, 0, sizeof(*results));
 	results->state = CUBLAS_STATUS_SUCCESS;
@@ -344,6 +379,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 	Work w = gather(desc, a_layout, b_layout, c_layout, d_layout);
 	if (fails(__func__))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
+	if (fails("cublasLtMatmul-refuses"))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	w.p.alpha = *(const float *)alpha;
 	w.p.beta = *(const float *)beta;
 	w.p.a.data = a;
@@ -353,7 +390,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 	if (!work_fits(w) || !buffers_fit(w) || (bytes && !is_device(workspace, bytes)))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	first_use(code_of(__func__, w.p), stream_of(stream));
-	if (enqueue_work(stream, [w] { run(w); }))
+	int device = current_device();
+	bool faults = !aligned(w);
+	if (enqueue_work(stream, [=] {
+		    if (faults)
+			    devices()[(size_t)device].fault = cudaErrorMisalignedAddress;
+		    else
+			    run(w);
+	    }))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	return CUBLAS_STATUS_SUCCESS;
 }

@@ -29,7 +29,7 @@ $(EMU_CUBLAS): $E/emu_cublas.o $E/emu_gemm.o $(EMU_CUDART)
 $(EMU_CUBLAS): EMU_LINK := -lopenblas
 $(EMU_CUBLASLT): $E/emu_cublaslt.o $E/emu_gemm.o $(EMU_CUDART)
 $(EMU_CUBLASLT): EMU_LINK := -lopenblas
-$(EMU_CUDNN): $E/emu_cudnn.o
+$(EMU_CUDNN): $E/emu_cudnn.o $(EMU_CUDART)
 $(EMU_NCCL): $E/emu_nccl.o $E/emu_nccl_work.o $E/emu_nccl_types.o $(EMU_CUDART)
 $(EMU_NCCL): EMU_LINK := $(shell mpicc --showme:link)
 

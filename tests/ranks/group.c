@@ -28,6 +28,7 @@ static void write_values(struct occ_device *d, void *d_x, int64_t n, int rank)
 		size_t each = occ_type_size(d->type);
 		d->ops->put(d, (char *)d_x + (size_t)i * each, d->type == OCC_F32 ? (void *)&v : &h,
 			    each);
+		d->ops->sync(d); /* v and h are gone */
 	}
 }
 

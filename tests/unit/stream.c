@@ -375,6 +375,7 @@ static void exchange(struct end *e, const float *const *d_in)
 			occ_free(part);
 		}
 		d->ops->put(d, d_part, sum, bytes);
+		d->ops->sync(d);
 		for (int i = 0; i < RANKS; i++)
 			c->take(&e[i].s.codec, k, d_part);
 		d->ops->free(d, d_part);
@@ -403,6 +404,7 @@ static void sum_once(struct end *e, uint64_t key, float *seen, float *got)
 	for (int i = 0; i < RANKS; i++) {
 		float *x = message(&e[i], RANKS * key + (uint64_t)i);
 		d->ops->put(d, e[i].d_x, x, nm_bytes);
+		d->ops->sync(d);
 		d_in[i] = occ_stream_sum_begin(&e[i].s, e[i].d_x);
 		for (int j = 0; j < NM; j++)
 			seen[j] += x[j];
