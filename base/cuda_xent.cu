@@ -16,39 +16,65 @@ __device__ static inline int64_t hit_column(const struct occ_xent &x, int32_t ta
 	return target >= 0 && c >= 0 && c < columns(x) ? c : -1;
 }
 
-/* The larger one; NaN if one is, which fmaxf would drop. */
-__device__ static inline float top(float a, float b)
-{
-	return b > a || b != b ? b : a;
-}
-
-/* A maximum, and the sum of exp(x - maximum) over what it was taken of. */
+/* A maximum, and the sum of exp(x - maximum) over what it was taken of. The maximum passes over
+ * NaN, which the sum keeps. */
 struct stats {
 	float max, sum;
 };
 
-/* exp(a - b) for b >= a; 1 where both are -inf, of nothing. */
+/* e^x of x = logit - maximum, which is exact where it counts: a fused logit * log2(e) - maximum *
+ * log2(e), an instruction less, would be 1e-5 off where logits are about 100. */
+__device__ static inline float exp_of(float x)
+{
+	return occ_exp2(x * 1.4426950408889634f);
+}
+
+/* exp(a - b) for b >= a; 1 where both are the same infinity. */
 __device__ static inline float shrink(float a, float b)
 {
-	return a == b ? 1 : expf(a - b);
+	return a == b ? 1 : exp_of(a - b);
 }
 
 __device__ static inline struct stats join(const struct stats &a, const struct stats &b)
 {
-	float m = top(a.max, b.max);
+	float m = fmaxf(a.max, b.max);
 	return {m, a.sum * shrink(a.max, m) + b.sum * shrink(b.max, m)};
 }
 
-template <int N, class T>
-__device__ static inline struct stats of_pack(const occ_vec<T, N> &v, int64_t valid)
+/* K packs that lie `step` apart join s. All of them are under way at once, and the sum so far is
+ * multiplied once for them, and seldom. */
+template <int K, int N, class T>
+__device__ static inline void take(struct stats &s, const T *x, int step)
+{
+	occ_vec<T, N> v[K];
+#pragma unroll
+	for (int k = 0; k < K; k++)
+		v[k] = occ_get<N>(x, k * step);
+	float m = s.max;
+#pragma unroll
+	for (int k = 0; k < K * N; k++)
+		m = fmaxf(m, occ_load(v[k / N].v, k % N));
+	if (m > s.max) {
+		s.sum *= exp_of(s.max - m);
+		s.max = m;
+	}
+	float base = fabsf(m) == INFINITY ? 0 : m; /* inf - inf would be NaN */
+#pragma unroll
+	for (int k = 0; k < K * N; k++)
+		s.sum += exp_of(occ_load(v[k / N].v, k % N) - base);
+}
+
+/* What this thread has of a row's n columns. */
+template <int N, class T> __device__ static inline struct stats of_thread(const T *row, int n)
 {
 	struct stats s = {-INFINITY, 0};
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		s.max = k < valid ? top(s.max, occ_load(v.v, k)) : s.max;
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		s.sum += k < valid ? shrink(occ_load(v.v, k), s.max) : 0;
+	int step = blockDim.x * N, whole = n / N * N, c = threadIdx.x * N;
+	for (; c + step < whole; c += 2 * step)
+		take<2, N>(s, row + c, step);
+	if (c < whole)
+		take<1, N>(s, row + c, step);
+	if (whole + threadIdx.x < n)
+		take<1, 1>(s, row + whole + threadIdx.x, 0);
 	return s;
 }
 
@@ -58,11 +84,8 @@ __global__ void k_xent_stats(struct occ_xent x, const T *logits, const int32_t *
 {
 	__shared__ struct stats part[8];
 	const T *row = logits + blockIdx.x * x.ld;
-	int64_t n = columns(x);
-	struct stats s = {-INFINITY, 0};
-#pragma unroll 4
-	for (int64_t c = threadIdx.x * N; c < n; c += blockDim.x * N)
-		s = join(s, of_pack(occ_get_of<N>(row, c, n), n - c));
+	int n = (int)columns(x);
+	struct stats s = of_thread<N>(row, n);
 	for (int o = 16; o > 0; o >>= 1)
 		s = join(s, {__shfl_xor_sync(occ_all_lanes, s.max, o),
 			     __shfl_xor_sync(occ_all_lanes, s.sum, o)});
@@ -73,6 +96,10 @@ __global__ void k_xent_stats(struct occ_xent x, const T *logits, const int32_t *
 		return;
 	for (unsigned w = 1; w < blockDim.x / 32; w++)
 		s = join(s, part[w]);
+	if (s.sum != s.sum)
+		s.max = s.sum;
+	else if (n > 0 && fabsf(s.max) == INFINITY)
+		s.sum = NAN; /* exp(inf - inf) */
 	int64_t c = hit_column(x, targets[blockIdx.x]);
 	max[blockIdx.x] = s.max;
 	sum[blockIdx.x] = s.sum;
@@ -94,24 +121,69 @@ __global__ void k_xent_loss(int64_t rows, const int32_t *targets, const float *t
 		loss[r] = targets[r] >= 0 ? logf(sum[r]) + (top[r] - hit[r]) : 0;
 }
 
-/* out may be logits: each thread has read what it overwrites. */
+/* A row's gradient: by * exp(x - top) in its first n of V columns, 0 behind, less `scale` in the
+ * target's. out may be x: each thread has read what it overwrites. */
+template <class T> struct slope {
+	const T *x;
+	T *out;
+	int n, V, hit;
+	float top, by, scale;
+};
+
+/* Whether a pack is nothing but exp(x - top) * by. */
+template <int N, class T> __device__ static inline int plain(const struct slope<T> &g, int c)
+{
+	return c + N <= g.n && (unsigned)(g.hit - c) >= N;
+}
+
+template <int K, int N, class T>
+__device__ static inline void put_plain(const struct slope<T> &g, int c, int step)
+{
+	occ_vec<T, N> v[K];
+#pragma unroll
+	for (int k = 0; k < K; k++)
+		v[k] = occ_get<N>(g.x, c + k * step);
+#pragma unroll
+	for (int k = 0; k < K; k++) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			occ_store(v[k].v, i, exp_of(occ_load(v[k].v, i) - g.top) * g.by);
+		occ_put(g.out, c + k * step, v[k]);
+	}
+}
+
+/* Any pack: at the end, in the padding, or with the target. */
+template <int N, class T> __device__ static inline void put_any(const struct slope<T> &g, int c)
+{
+	if (plain<N>(g, c))
+		return put_plain<1, N>(g, c, 0);
+	int end = c + N < g.V ? c + N : g.V;
+#pragma unroll 1
+	for (; c < end; c++) {
+		float p = c < g.n ? exp_of(occ_load(g.x, c) - g.top) : 0;
+		p = c < g.n ? fmaf(p, g.by, c == g.hit ? -g.scale : 0.0f) : 0;
+		occ_store(g.out, c, p);
+	}
+}
+
 template <int N, class T>
 __global__ void k_xent_gradient(struct occ_xent x, const T *logits, const int32_t *targets,
 				const float *top, const float *sum, float scale, T *out)
 {
-	int64_t at = blockIdx.x * x.ld, hit = hit_column(x, targets[blockIdx.x]);
-	int64_t n = targets[blockIdx.x] >= 0 ? columns(x) : 0;
-	float m = top[blockIdx.x], inv = 1 / sum[blockIdx.x];
-#pragma unroll 2
-	for (int64_t c = threadIdx.x * N; c < x.V; c += blockDim.x * N) {
-		occ_vec<T, N> v = occ_get_of<N>(logits + at, c, n);
-#pragma unroll
-		for (int k = 0; k < N; k++) {
-			float p = c + k < n ? expf(occ_load(v.v, k) - m) : 0;
-			p = c + k < n ? fmaf(p, inv, c + k == hit ? -1.0f : 0.0f) : 0;
-			occ_store(v.v, k, p * scale);
+	int64_t r = blockIdx.x, at = r * x.ld;
+	struct slope<T> g = {
+		logits + at, out + at, targets[r] >= 0 ? (int)columns(x) : 0, (int)x.V,
+			(int)hit_column(x, targets[r]), top[r], scale / sum[r], scale
+	};
+	int step = blockDim.x * N;
+	for (int c = threadIdx.x * N; c < g.V; c += 2 * step) {
+		/* with && the second load would wait for the first */
+		if (plain<N>(g, c) & plain<N>(g, c + step)) {
+			put_plain<2, N>(g, c, step);
+		} else {
+			put_any<N>(g, c);
+			put_any<N>(g, c + step);
 		}
-		occ_put_of(out + at, c, x.V, v);
 	}
 }
 
@@ -122,6 +194,7 @@ static unsigned threads(int64_t n, int N)
 
 static int wide(const struct occ_device *d, const struct occ_xent *x, const void *a, const void *b)
 {
+	occ_check(x->V < 1 << 30, "%lld columns: kernels count in int", (long long)x->V);
 	return x->ld % (16 / (int64_t)occ_type_size(d->type)) == 0 && occ_aligned(a, b);
 }
 
