@@ -73,7 +73,7 @@ template <int N, class T> __device__ static inline struct stats of_thread(const 
 		take<2, N>(s, row + c, step);
 	if (c < whole)
 		take<1, N>(s, row + c, step);
-	if (whole + threadIdx.x < n)
+	if (whole + (int)threadIdx.x < n)
 		take<1, 1>(s, row + whole + threadIdx.x, 0);
 	return s;
 }

@@ -81,12 +81,10 @@ static void fetch(struct occ_device *d, int64_t n, enum occ_type type, void *d_x
 }
 
 /* Both passes, the gradients in the place of the logits. */
-static void run(const char *device, enum occ_type type, const struct occ_xent *x,
-		const int32_t *targets, const float *logits, struct result *out)
+static void run(struct occ_device *d, const struct occ_xent *x, const int32_t *targets,
+		const float *logits, struct result *out)
 {
-	struct occ_err e = {0};
-	struct occ_device *d = occ_device_open(device, type, 1, &e);
-	CHECK(d, "%s: %s", device, e.text);
+	enum occ_type type = d->type;
 	float *d_f[4];
 	for (int k = 0; k < 4; k++)
 		d_f[k] = on_device(d, ROWS, OCC_F32, out->max);
@@ -102,7 +100,6 @@ static void run(const char *device, enum occ_type type, const struct occ_xent *x
 	fetch(d, ROWS, OCC_F32, d_f[3], out->loss);
 	fetch(d, ROWS * x->ld, type, d_logits, out->dlogits);
 	d->ops->free(d, d_targets);
-	occ_device_close(d);
 }
 
 /* Largest distance in parts of |ref| + `unit`; infinity where one is NaN or infinite and the other
@@ -128,9 +125,11 @@ static double rms(const float *x, int64_t n)
 	return isfinite(squares) ? sqrt(squares / (double)n) : 0;
 }
 
-static void compare(const char *device, const struct kind *k, const struct occ_xent *x,
-		    enum occ_type type)
+static void compare(struct occ_device *d, struct occ_device *d_ref, const struct kind *k,
+		    const struct occ_xent *x)
 {
+	const char *device = d->ops->name;
+	enum occ_type type = d->type;
 	static struct result ours, ref;
 	static float logits[MOST];
 	int32_t targets[ROWS] = {(int32_t)(occ_rng_u64(seed, 0) % (uint64_t)x->V), -1,
@@ -138,8 +137,8 @@ static void compare(const char *device, const struct kind *k, const struct occ_x
 	memset(&ours, 0, sizeof(ours));
 	memset(&ref, 0, sizeof(ref));
 	make(k, x, logits);
-	run("ref", type, x, targets, logits, &ref);
-	run(device, type, x, targets, logits, &ours);
+	run(d_ref, x, targets, logits, &ref);
+	run(d, x, targets, logits, &ours);
 #define SAME(field, n, unit, most)                                                                 \
 	CHECK(apart(ours.field, ref.field, n, unit) <= (most), "%s of %s: %s, %lld columns, %s",   \
 	      #field, device, k->name, (long long)x->V, type == OCC_BF16 ? "bf16" : "fp32")
@@ -160,17 +159,30 @@ static void compare(const char *device, const struct kind *k, const struct occ_x
 #undef SAME
 }
 
+static struct occ_device *open_device(const char *name, enum occ_type type)
+{
+	struct occ_err e = {0};
+	struct occ_device *d = occ_device_open(name, type, 1, &e);
+	if (!d)
+		occ_die(e.code, "%s", e.text);
+	return d;
+}
+
 int main(void)
 {
-	const char *device = check_device("cpu");
-	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
-		for (size_t v = 0; v < sizeof(columns) / sizeof(columns[0]); v++)
-			for (int pad = 0; pad < 2; pad++) {
-				int64_t V = columns[v], valid = V - pad * (V / 9);
-				struct occ_xent x = {ROWS, V, V + pad * (-V & 7), 0, valid};
-				seed = 1000 * k + 2 * v + (uint64_t)pad;
-				compare(device, &kinds[k], &x, OCC_F32);
-				compare(device, &kinds[k], &x, OCC_BF16);
-			}
+	for (int type = 0; type < 2; type++) {
+		struct occ_device *ref = open_device("ref", type ? OCC_BF16 : OCC_F32),
+				  *d = open_device(check_device("cpu"), ref->type);
+		for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+			for (size_t v = 0; v < sizeof(columns) / sizeof(columns[0]); v++)
+				for (int pad = 0; pad < 2; pad++) {
+					int64_t V = columns[v], valid = V - pad * (V / 9);
+					struct occ_xent x = {ROWS, V, V + pad * (-V & 7), 0, valid};
+					seed = 1000 * k + 2 * v + (uint64_t)pad;
+					compare(d, ref, &kinds[k], &x);
+				}
+		occ_device_close(d);
+		occ_device_close(ref);
+	}
 	return check_done();
 }
