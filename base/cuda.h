@@ -46,6 +46,7 @@ struct occ_cuda {
 	struct occ_cudnn *cudnn; /* opened when first asked; NULL: cannot be used */
 	struct occ_cuda_lt *lt;  /* the same */
 	int cudnn_asked, lt_asked;
+	int64_t beats;                              /* atomic: grows while the host gets on */
 	int64_t recorded, launched, graphs_refused; /* of cuda_graph.c: how many, for the log */
 };
 
@@ -81,7 +82,10 @@ int occ_cuda_recording(void); /* 1: by this thread */
 
 /* A point of the current queue that shows later whether work goes on; not where nobody watches. */
 void occ_cuda_pulse(struct occ_device *d);
-int occ_cuda_moved(struct occ_cuda *c);   /* 1: points were passed since the last call */
+int occ_cuda_moved(struct occ_cuda *c); /* 1: points were passed since the last call */
+/* Any thread: counts what this rank's host calls. The same twice: it is inside one call, or
+ * elsewhere. */
+int64_t occ_cuda_beats(const struct occ_device *d);
 void occ_cuda_rested(struct occ_cuda *c); /* a wait has ended: points of before say nothing more */
 void occ_cuda_pulse_close(struct occ_cuda_pulse *p);
 

@@ -25,9 +25,20 @@ static void thin(struct occ_cuda_pulse *p)
 	p->skips = 2 * p->skips + 1;
 }
 
+static void beat(struct occ_cuda *c)
+{
+	__atomic_fetch_add(&c->beats, 1, __ATOMIC_RELAXED);
+}
+
+int64_t occ_cuda_beats(const struct occ_device *d)
+{
+	return __atomic_load_n(&occ_cuda_of(d)->beats, __ATOMIC_RELAXED);
+}
+
 void occ_cuda_pulse(struct occ_device *d)
 {
 	struct occ_cuda_pulse *p = &occ_cuda_of(d)->now->pulse;
+	beat(occ_cuda_of(d));
 	if (!d->watch || occ_cuda_recording() || p->calls++ % (p->skips + 1))
 		return;
 	if (p->n == OCC_CUDA_PULSES)
@@ -38,6 +49,7 @@ void occ_cuda_pulse(struct occ_device *d)
 int occ_cuda_moved(struct occ_cuda *c)
 {
 	int moved = 0;
+	beat(c);
 	for (int q = 0; q < OCC_NQUEUES; q++) {
 		struct occ_cuda_pulse *p = &c->queue[q].pulse;
 		for (; p->seen < p->n && cudaEventQuery(p->at[p->seen]) == cudaSuccess; p->seen++)

@@ -223,8 +223,10 @@ void occ_exec_step(struct occ_exec *x, const struct occ_schedule *s, int64_t ste
 	occ_link_begin(&x->grad_in, s, OCC_RECV_GRAD, step);
 	occ_link_begin(&x->act_out, s, OCC_SEND_ACT, step);
 	occ_link_begin(&x->grad_out, s, OCC_SEND_GRAD, step);
+	occ_lane_guard(1);
 	for (int i = 0; i < s->n; i++)
 		run(x, s, &s->at[i], step);
+	occ_lane_guard(0);
 	occ_link_drain(&x->act_out);
 	occ_link_drain(&x->grad_out);
 	turn_to(x, OCC_PIPE, OCC_COMPUTE);

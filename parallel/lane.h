@@ -30,6 +30,11 @@ struct occ_lane *occ_lane_open_pair(struct occ_comm *world, struct occ_device *d
 				    const char *what);
 void occ_lane_close(struct occ_lane *l); /* NULL is allowed */
 
+/* In a step the host only enqueues, which may wait for room as long as the queues stand still. From
+ * `on` 1 to 0 another thread ends the run (7) if a call does not come back in one and a half times
+ * the time limit; where no lane is open, nothing happens. */
+void occ_lane_guard(int on);
+
 void occ_lane_begin(struct occ_lane *l, void *after);
 /* Device memory; `peer` counts within the lane. 0 bytes move nothing, at both ends. */
 void occ_lane_send(struct occ_lane *l, const void *d_x, size_t bytes, int peer);

@@ -10,6 +10,7 @@
 #include "base/cuda.h"
 #include "base/mem.h"
 #include "parallel/lane.h"
+#include "parallel/ticker.h"
 
 struct occ_lane {
 	ncclComm_t nccl;
@@ -154,6 +155,60 @@ static void look(void *self, double waited_ms)
 		late(l);
 }
 
+/* ---- Who looks after a host that is inside a call. One device a process has lanes. ---- */
+
+enum { GUARD_US = 200 * 1000 };
+
+static struct {
+	struct occ_ticker *ticker;
+	struct occ_comm *world;
+	struct occ_device *dev;
+	int lanes, on; /* on: atomic */
+	int64_t beats;
+	double last, waited; /* ms */
+} guard;
+
+static void look_after_host(void)
+{
+	int64_t beats = occ_cuda_beats(guard.dev);
+	double now = occ_clock_ms(), past = now - guard.last;
+	int on = __atomic_load_n(&guard.on, __ATOMIC_ACQUIRE);
+	guard.last = now;
+	guard.waited += past > 1e3 ? 0 : past; /* this process was stopped */
+	if (!on || beats != guard.beats)
+		guard.waited = 0;
+	guard.beats = beats;
+	if (guard.waited < 1.5e3 * guard.world->timeout_s)
+		return;
+	occ_comm_compare_notes(guard.world, guard.world->size);
+	occ_die(OCC_E_COMM,
+		"NCCL, rank %d: a call of CUDA did not return for %.0f s: a rank is gone or stuck",
+		guard.world->rank, guard.waited / 1e3);
+}
+
+void occ_lane_guard(int on)
+{
+	__atomic_store_n(&guard.on, on, __ATOMIC_RELEASE);
+}
+
+static void guard_open(struct occ_comm *world, struct occ_device *d)
+{
+	if (guard.lanes++)
+		return;
+	guard.world = world;
+	guard.dev = d;
+	guard.last = occ_clock_ms();
+	guard.ticker = occ_ticker_open(look_after_host, GUARD_US);
+}
+
+static void guard_close(void)
+{
+	if (--guard.lanes)
+		return;
+	occ_ticker_close(guard.ticker);
+	guard.ticker = NULL;
+}
+
 /* A transfer holds a multiprocessor for each of its channels while it waits for the other end:
  * between stages it is given few, enough for 80 GB/s or so. */
 enum { PAIR_CHANNELS = 4 };
@@ -178,6 +233,7 @@ static struct occ_lane *start(struct occ_comm *world, struct occ_device *d, cons
 	settle(l, ncclCommInitRankConfig(&l->nccl, size, *id, rank, &conf));
 	l->watch = (struct occ_watch){look, l, d->watch};
 	d->watch = &l->watch;
+	guard_open(world, d);
 	return l;
 }
 
@@ -258,6 +314,7 @@ void occ_lane_close(struct occ_lane *l)
 	if (!l)
 		return;
 	unwatch(l);
+	guard_close();
 	settle(l, ncclCommFinalize(l->nccl));
 	ncclCommDestroy(l->nccl);
 	if (l->is_pair) {

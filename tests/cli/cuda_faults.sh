@@ -154,4 +154,9 @@ for rank in 1 4; do
 	check "stuck rank $rank: it took $took s" [ "$took" -lt 12 ]
 	check "stuck rank $rank: one line, not $(cat "$tmp/err")" [ "$(grep -c occ-train: "$tmp/err")" = 1 ]
 done
+# Nor where the others stand inside a call of CUDA, which waits for room.
+OCC_EMU_DEPTH=3 OCC_EMU_STREAMS=lazy:1 hit STOP 4 2
+check "a call that does not return: exit $code" [ "$code" = 7 ]
+check "a call that does not return: it took $took s" [ "$took" -lt 15 ]
+check "a call that does not return: one line, not $(cat "$tmp/err")" [ "$(grep -c occ-train: "$tmp/err")" = 1 ]
 finish
