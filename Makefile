@@ -48,7 +48,7 @@ OBJ := $(filter-out $B/base/device.o $B/parallel/lane_none.o,$(OBJ)) $(patsubst 
 	base/device.c base/device_cuda.c parallel/lane_nccl.c \
 	$(wildcard base/cuda_*.c base/cuda_*.cu))
 LIBS := -L$(CUDA_HOME)/lib64 -lcudnn -lcublas -lcublasLt -lcudart -lnccl -lstdc++ -Wl,-rpath,$(CUDA_HOME)/lib64 $(LIBS)
-ifneq ($(or $(filter-out 70 75 80 86 87 89 90 90a 100 100a 103 110 120 121,$(CUDA_ARCH)),$(if $(strip $(CUDA_ARCH)),,none)),)
+ifneq ($(or $(filter-out 80 86 87 89 90 90a 100 100a 103 110 120 121,$(CUDA_ARCH)),$(if $(strip $(CUDA_ARCH)),,none)),)
 $(error CUDA_ARCH="$(CUDA_ARCH)": numbers of compute capabilities with spaces between them, as in CUDA_ARCH="80 90 100")
 endif
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
