@@ -168,7 +168,11 @@ __global__ void __launch_bounds__(256, 2)
 	k_embed_backward(int64_t R, int64_t C, int64_t V, struct sorted s, const T *dout,
 			 float *dwte)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+	enum { DEEP = 8 }; /* 16 spill there */
+#else
 	enum { DEEP = 16 };
+#endif
 	int64_t at = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
 	int64_t c = (blockIdx.y * (int64_t)32 + threadIdx.x) * N;
 	if (at >= R)

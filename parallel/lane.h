@@ -3,11 +3,11 @@
  * travel through host memory (parallel/group.h, parallel/link.h).
  *
  * Transfers stand between begin and end: one group, of which no transfer waits for another. A group
- * lane works on the queue that is current at `begin`. A pair lane has a queue of its own: the group
- * waits for the mark `after`, or, if that is NULL, for what is enqueued on the current queue so
- * far, and holds up nothing; `mark` says when it is over. Errors and peers that are gone end the
- * run (7) from within the next wait for the device, after the time limit of the communicator at the
- * latest. */
+ * lane works on the queue that is current at `begin`; its `after` is NULL. A pair lane has a queue
+ * of its own: the group waits for the mark `after`, or, if that is NULL, for what is enqueued on
+ * the current queue so far, and holds up nothing; `mark` says when it is over. Errors and peers
+ * that are gone end the run (7) from within the next wait for the device, after the time limit of
+ * the communicator at the latest. */
 #ifndef OCC_PARALLEL_LANE_H
 #define OCC_PARALLEL_LANE_H
 

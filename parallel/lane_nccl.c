@@ -105,8 +105,7 @@ int occ_lane_serves(struct occ_comm *c, struct occ_device *d, struct occ_err *e)
 
 /* The rank that caused it speaks first, or else one of those that noticed. The end of the processes
  * ends the communicators: ncclCommAbort may wait for one whose kernel waits for a peer that is
- * gone.
- */
+ * gone. */
 static void fail(struct occ_lane *l, ncclResult_t r) __attribute__((noreturn));
 static void fail(struct occ_lane *l, ncclResult_t r)
 {
@@ -209,8 +208,8 @@ static void guard_close(void)
 	guard.ticker = NULL;
 }
 
-/* A transfer holds a multiprocessor for each of its channels while it waits for the other end:
- * between stages it is given few, enough for 80 GB/s or so. */
+/* A transfer holds a multiprocessor for each of its channels while it waits for the other end, so
+ * between stages it is given few. How few are enough has not been measured. */
 enum { PAIR_CHANNELS = 4 };
 
 static struct occ_lane *start(struct occ_comm *world, struct occ_device *d, const ncclUniqueId *id,

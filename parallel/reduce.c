@@ -98,14 +98,14 @@ void occ_reduce_init(struct occ_reduce *r, struct occ_topo *topo, struct occ_dev
 	occ_group_init(&r->dp, topo->dp, dev, PIECE_BYTES);
 	if (topo->embed)
 		occ_group_init(&r->embed, topo->embed, dev, PIECE_BYTES);
-	if (!flat)
-		occ_group_init(&r->node, topo->dp_node, dev, PIECE_BYTES);
-	if (leaders)
-		occ_group_init(&r->leaders, leaders, dev, PIECE_BYTES);
 	r->item = occ_alloc((size_t)ntensors, sizeof(*r->item));
 	for (int i = 0; i < ntensors; i++)
 		if (occ_reduce_route(r, &tensor[i], INT64_MAX).codec)
 			open_item(r, &tensor[i]);
+	if (r->nitems && !flat) /* a lane of many ranks takes much of a GPU's memory */
+		occ_group_init(&r->node, topo->dp_node, dev, PIECE_BYTES);
+	if (r->nitems && leaders)
+		occ_group_init(&r->leaders, leaders, dev, PIECE_BYTES);
 	open_buffers(r);
 	r->rank = site(r)->knobs.rank;
 }

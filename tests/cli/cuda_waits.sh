@@ -46,7 +46,7 @@ hurried() {
 			--set compress.scope=all "${sets[@]}" >"$tmp/out" 2>&1 </dev/null || { tail -n 3 "$tmp/out" >&2; return 1; }
 		grep -o '"loss":[^,]*,"grad_norm":[^,]*' "$tmp/log$way/metrics.jsonl" >"$tmp/losses$way"
 	done
-	cmp "$tmp/losses" "$tmp/losses$load"
+	[ -s "$tmp/losses" ] && cmp "$tmp/losses" "$tmp/losses$load"
 }
 late="back.codec=powersgd back.rank=2 back.start_iter=1"
 while read -r often load streams keys; do

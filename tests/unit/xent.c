@@ -68,6 +68,7 @@ static void *on_device(struct occ_device *d, int64_t n, enum occ_type type, cons
 	for (int64_t i = 0; type == OCC_BF16 && i < n; i++)
 		low[i] = occ_f32_to_bf16(x[i]);
 	d->ops->put(d, d_x, type == OCC_BF16 ? (const void *)low : x, bytes);
+	d->ops->sync(d); /* low is gone */
 	return d_x;
 }
 
